@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;
-use headgate_strategies::request::Attributes;
 use headgate_strategies::time::Instant;
 
 use crate::classify::RequestView;
 use crate::config::{ConfigError, FilterConfig, StageConfig};
-use crate::decision::{Action, Arrival, Origin, PolicyId, Ticket};
+use crate::decision::{Action, Arrival, PolicyId, Ticket};
 use crate::host::Host;
 use crate::requests::Requests;
 use crate::stage::Stage;
@@ -40,25 +39,9 @@ pub enum Passage {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Release {
     /// The request enters the stage.
-    Admit {
-        /// The request.
-        ticket: Ticket,
-        /// The caller's id for the request.
-        stream: u32,
-    },
-    /// The request is refused, and its ticket is void.
-    Refuse {
-        /// The caller's id for the request.
-        stream: u32,
-        /// The request's origin.
-        origin: Origin,
-        /// The request's attributes.
-        attributes: Attributes,
-        /// The reason for the refusal.
-        reason: Reason,
-        /// The time after which a new request would be admitted.
-        retry_after: Duration,
-    },
+    Admit(Ticket),
+    /// The request is refused for this reason. After this time, a new request would be admitted.
+    Refuse(Ticket, Reason, Duration),
 }
 
 /// A policy in force, as passed to [`Beside::reconfigure`].

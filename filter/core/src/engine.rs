@@ -657,10 +657,7 @@ impl<B: Beside> Engine<B> {
     /// Returns the name of a request's type, or `None` if the request's policy was removed.
     #[must_use]
     pub fn type_name(&self, ticket: Ticket) -> Option<&str> {
-        let stage = &self.policy(ticket.policy)?.stage;
-        let kind = stage.requests.of(ticket)?.attributes.kind;
-        let types = &stage.config().types;
-        types.get(usize::from(kind.0)).map(|kind| &*kind.name)
+        Some(&self.stage(ticket.policy)?.type_of(ticket)?.name)
     }
 
     /// Returns the names of a refusal's policy and type. The text for the reason is in

@@ -18,9 +18,6 @@ use crate::classify::RequestView;
 /// The name of the header.
 pub const HEADER: &str = "x-headgate-progress";
 
-/// The members whose values are numbers.
-const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
-
 /// Returns the progress in the header of `request`, or an unknown progress without a valid header.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
@@ -35,18 +32,10 @@ pub fn progress(request: &impl RequestView) -> Progress {
 #[must_use]
 pub fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
-    for member in dictionary.split(',') {
-        let member = member.trim_matches([' ', '\t']);
-        let Some((key, value)) = member.split_once('=') else {
-            // A key without a value is a boolean, but all members of [`KEYS`] are numbers.
-            if member.is_empty() || KEYS.contains(&member) {
-                return None;
-            }
-            continue;
-        };
-        // Ignore the parameters of a member.
-        let value = value.split_once(';').map_or(value, |(value, _)| value);
+    for (key, value) in members(dictionary) {
         match key {
+            "" => return None,
+            // A key without a value is a boolean, but these members are numbers.
             "elapsed" => progress.elapsed = millis(value)?,
             "total" => progress.total = Some(millis(value)?),
             "work" => progress.work = millis(value)?,
@@ -56,6 +45,16 @@ pub fn parse(dictionary: &str) -> Option<Progress> {
         }
     }
     Some(progress)
+}
+
+/// Yields the keys and values of a dictionary. The value of a key without a value is empty. The
+/// parameters of values are left out, because none of Headgate's members has parameters.
+pub fn members(dictionary: &str) -> impl Iterator<Item = (&str, &str)> {
+    dictionary.split(',').map(|member| {
+        let member = member.trim_matches([' ', '\t']);
+        let (key, value) = member.split_once('=').unwrap_or((member, ""));
+        (key, value.split_once(';').map_or(value, |(value, _)| value))
+    })
 }
 
 /// Parses a decimal of RFC 9651 as milliseconds. It must not be negative, and must have at most 12

@@ -1,11 +1,11 @@
 //! The requests of a policy on one worker, from their arrival to their end.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use headgate_strategies::discipline::Turn;
 use headgate_strategies::reason::Reason;
 use headgate_strategies::request::Attributes;
+use headgate_strategies::rng;
 use headgate_strategies::time::Instant;
 
 use crate::decision::{Origin, PolicyId, Ticket};
@@ -18,9 +18,7 @@ impl Upstream {
     /// Returns the host with this address.
     #[must_use]
     pub fn at(address: &[u8]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(address);
-        Self(hasher.finish())
+        Self(rng::hash(address.iter().copied()))
     }
 }
 

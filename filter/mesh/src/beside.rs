@@ -3,9 +3,8 @@
 use headgate_core::beside::{Beside, InForce, Passage, Release};
 use headgate_core::classify::RequestView;
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
-use headgate_core::decision::{Action, Arrival, PolicyId, Refusal, Ticket};
+use headgate_core::decision::{Action, Arrival, PolicyId, Ticket};
 use headgate_core::host::Host;
-use headgate_core::http::{BesideHttp, Filter, Headers, Standing, Stream};
 use headgate_core::requests::Requests;
 use headgate_core::stage::Stage;
 use headgate_core::workers::WorkerId;
@@ -14,8 +13,7 @@ use headgate_strategies::time::Instant;
 
 use crate::engine::flows::Flows;
 use crate::engine::{self, Mesh, Policy};
-use crate::http;
-use crate::workflows::{WorkflowId, Workflows, wire};
+use crate::workflows::{WorkflowId, Workflows};
 
 impl Beside for Mesh {
     fn new(seed: u64) -> Self {
@@ -243,59 +241,5 @@ impl Beside for Mesh {
 
     fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
         self.held.send(now, actions);
-    }
-}
-
-impl BesideHttp for Mesh {
-    fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
-        // Clients outside the mesh get no announcement.
-        let origin = refusal.origin.filter(|origin| origin.sender.is_some());
-        let workflows = self.workflows(refusal.policy);
-        let said = origin.zip(workflows);
-        let Some(said) = said.map(|(origin, workflows)| workflows.announcement(origin)) else {
-            return;
-        };
-        let value = &mut self.scratch.value;
-        value.clear();
-        wire::put_rate(value, &said);
-        set(wire::RATE, value);
-    }
-
-    fn standing<H: Host>(
-        filter: &Filter<H, Self>,
-        headers: &mut Headers<'_, impl Stream>,
-    ) -> Standing {
-        http::standing(filter, headers)
-    }
-
-    fn strip<H: Host, S: Stream>(
-        filter: &mut Filter<H, Self>,
-        stream: &S,
-        headers: &Headers<'_, S>,
-    ) {
-        http::strip(filter, stream, headers);
-    }
-
-    fn goes_on<H: Host, S: Stream>(
-        filter: &mut Filter<H, Self>,
-        stream: &S,
-        ticket: Ticket,
-        headers: Option<&Headers<'_, S>>,
-    ) {
-        http::goes_on(filter, stream, ticket, headers);
-    }
-
-    fn answers<H: Host>(
-        filter: &mut Filter<H, Self>,
-        stream: &impl Stream,
-        ticket: Ticket,
-        by_peer: bool,
-    ) {
-        http::call_answered(filter, stream);
-        http::answer(filter, stream, ticket, by_peer);
-    }
-
-    fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {
-        http::call_ended(filter, stream);
     }
 }

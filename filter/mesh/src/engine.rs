@@ -17,7 +17,7 @@ pub(crate) mod smoothing;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::classify::RequestView;
+use headgate_core::classify::{RequestView, fits};
 use headgate_core::config::{
     ConfigError, MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig,
     WorkflowSource, WorkflowsConfig,
@@ -34,9 +34,7 @@ use headgate_strategies::time::Instant;
 
 use crate::Engine;
 use crate::workflows::wire::Spent;
-use crate::workflows::{
-    Announced, Call, OTHER, ProcessId, ServiceId, Token, Workflows, process, wire,
-};
+use crate::workflows::{Announced, Call, OTHER, ProcessId, Token, Workflows, process, wire};
 use admission::{Admission, Admitted, Heard};
 use smoothing::{Smoothed, Smoother};
 
@@ -77,9 +75,6 @@ pub(crate) struct Outbound {
 /// The service of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster {
-    /// The service's id in the policy's workflows, and [`Workflows::services_revision`] to which it
-    /// belongs. `None` until the workflows assign an id of its own.
-    id: Option<(ServiceId, u64)>,
     /// The service's index in [`Outbound::admission`], or `None` without class targets.
     admitted: Option<usize>,
     /// The delays of calls, or `None` if calls aren't delayed.
@@ -116,7 +111,6 @@ impl Outbound {
         let service = named.map_or(name, |(_, service)| service);
         let admission = self.admission.as_ref();
         let mut cluster = Cluster {
-            id: None,
             admitted: admission.and_then(|admission| admission.service(service)),
             smoothed: None,
         };
@@ -150,15 +144,6 @@ fn named_service<'a>(
     patterns
         .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
         .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
-}
-
-/// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
-/// the part before the `*`.
-fn fits(pattern: &str, text: &[u8]) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => text.starts_with(prefix.as_bytes()),
-        None => text == pattern.as_bytes(),
-    }
 }
 
 /// Whether `peer` matches one of `peers`, which are exact names or prefixes with a trailing `*`. An
@@ -436,13 +421,9 @@ pub fn call(
         return Ok(None);
     };
     let generation = outbound.generation;
-    let Cluster {
-        id,
-        admitted,
-        smoothed,
-    } = outbound.cluster(cluster);
+    let Cluster { admitted, smoothed } = outbound.cluster(cluster);
     let call = (request, token, since);
-    let call = mesh.call_of_workflow(host, now, call, (cluster, id), &mut set);
+    let call = mesh.call_of_workflow(host, now, call, cluster, &mut set);
     let admitted = match admitted {
         Some(service) => mesh.admit_call(host, now, request, service, call.as_ref(), &mut set),
         None => Ok(None),
@@ -566,36 +547,23 @@ impl Mesh {
         }))
     }
 
-    /// Runs the workflow part of [`call`]. `id` is the id of the cluster's service, if the id is
-    /// known. Returns `None` if the calls have no workflows.
+    /// Runs the workflow part of [`call`]. Returns `None` if the calls have no workflows.
     fn call_of_workflow(
         &mut self,
         host: &impl Host,
         now: Instant,
         (request, token, since): (&impl RequestView, Option<&[u8]>, Option<Instant>),
-        (cluster, id): (&str, Option<(ServiceId, u64)>),
+        cluster: &str,
         mut set: impl FnMut(&'static str, &str),
     ) -> Option<(PolicyId, Call)> {
-        let outbound = self.outbound.as_mut()?;
+        let outbound = self.outbound.as_ref()?;
         let policy = &outbound.config.policy;
         let of_policy = |p: &&mut Policy| p.in_force && &p.name == policy;
         let policy = self.policies.iter_mut().find(of_policy)?;
         let workflows = policy.workflows.as_mut()?;
-        let revision = workflows.services_revision();
-        let current = id.and_then(|(id, of)| (of == revision).then_some(id));
-        let service = current.unwrap_or_else(|| {
-            let named = named_service(&outbound.config, cluster);
-            let name = named.map_or(cluster, |(_, service)| service);
-            let id = workflows.service(host, now, name.as_bytes());
-            // Id 0 is shared by the services beyond the last id. Id 0 isn't cached, because it is
-            // also the result of a host error.
-            if id != ServiceId(0)
-                && let Some(known) = outbound.clusters.get_mut(cluster)
-            {
-                known.id = Some((id, workflows.services_revision()));
-            }
-            id
-        });
+        let named = named_service(&outbound.config, cluster);
+        let service = named.map_or(cluster, |(_, service)| service);
+        let service = workflows.service(host, now, service.as_bytes());
         // This workflow, which the application's own headers name, counts if the token was lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));

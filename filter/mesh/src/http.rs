@@ -10,9 +10,11 @@ mod report;
 
 use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
-use headgate_core::decision::Ticket;
+use headgate_core::decision::{Refusal, Ticket};
 use headgate_core::host::Host;
-use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Standing, Stream, answer, header};
+use headgate_core::http::{
+    BY_RATE, BesideHttp, Headers, Property, REFUSED, Standing, Stream, answer, header,
+};
 use headgate_core::stage::Outcome;
 use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;
@@ -31,39 +33,142 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
     filter.parts().1.beside_mut()
 }
 
-/// Returns whether Headgate's headers must be removed from a request, and whether a trusted sender
-/// named itself in these headers. All later rules ignore the headers of an untrusted sender.
-pub(crate) fn standing(
-    filter: &Filter<impl Host>,
-    headers: &mut Headers<'_, impl Stream>,
-) -> Standing {
-    let mesh = filter.engine().beside();
-    let speaks = || headers.any_of_ours() || token_in_baggage(headers).is_some();
-    if !(mesh.workflows || mesh.classes) || !speaks() {
-        return Standing::default();
+impl BesideHttp for Mesh {
+    fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
+        // Clients outside the mesh get no announcement.
+        let origin = refusal.origin.filter(|origin| origin.sender.is_some());
+        let workflows = self.workflows(refusal.policy);
+        let said = origin.zip(workflows);
+        let Some(said) = said.map(|(origin, workflows)| workflows.announcement(origin)) else {
+            return;
+        };
+        let value = &mut self.scratch.value;
+        value.clear();
+        wire::put_rate(value, &said);
+        set(wire::RATE, value);
     }
-    let trusted = engine::trusts(filter.engine(), headers);
-    if trusted == Some(false) {
-        headers.disown();
+
+    /// All later rules ignore the headers of an untrusted sender.
+    fn standing<H: Host>(filter: &Filter<H>, headers: &mut Headers<'_, impl Stream>) -> Standing {
+        let mesh = filter.engine().beside();
+        let speaks = || headers.any_of_ours() || token_in_baggage(headers).is_some();
+        if !(mesh.workflows || mesh.classes) || !speaks() {
+            return Standing::default();
+        }
+        let trusted = engine::trusts(filter.engine(), headers);
+        if trusted == Some(false) {
+            headers.disown();
+        }
+        Standing {
+            strip: trusted.is_some(),
+            by_peer: mesh.classes && headers.header(wire::PROCESS).is_some(),
+        }
     }
-    Standing {
-        strip: trusted.is_some(),
-        by_peer: mesh.classes && headers.header(wire::PROCESS).is_some(),
+
+    fn strip<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
+        for name in internal(headers) {
+            let removed = stream.remove_request_header(name);
+            filter.check(stream, removed);
+        }
+        if token_in_baggage(headers).is_some() {
+            strip_baggage(filter, stream, headers);
+        }
+    }
+
+    /// Sets the token for the application's calls. At a gateway, the request itself becomes the
+    /// call. If `headers` is `None`, the headers are read again, because the headers of a held
+    /// request are not kept.
+    fn goes_on<H: Host, S: Stream>(
+        filter: &mut Filter<H>,
+        stream: &S,
+        ticket: Ticket,
+        headers: Option<&Headers<'_, S>>,
+    ) {
+        let mesh = filter.engine().beside();
+        let token = match mesh.workflows {
+            true => engine::token(filter.engine(), ticket),
+            false => None,
+        };
+        let is_call = mesh.is_gateway() && (token.is_some() || mesh.admits_calls());
+        if token.is_none() && !is_call {
+            return;
+        }
+        let set = (|| {
+            let read;
+            let headers = match headers {
+                Some(headers) => headers,
+                None => {
+                    read = Headers::of_request(stream)?;
+                    &read
+                }
+            };
+            if is_call {
+                let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
+                let call = (headers, token.as_ref().map(Token::as_bytes), None);
+                return begin(filter, stream, call, &String::from_utf8_lossy(&cluster));
+            }
+            let Some(token) = &token else { return Ok(()) };
+            stream.set_request_header(wire::REQUEST, token.as_bytes())?;
+            let out = &mut self::mesh(filter).scratch.baggage;
+            if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
+                stream.set_request_header(wire::BAGGAGE, out)?;
+            }
+            Ok(())
+        })();
+        filter.check(stream, set);
+    }
+
+    /// Also sets the rate and the request's times as response headers for the sender, and records
+    /// the request's use of the second resource.
+    fn answers<H: Host>(
+        filter: &mut Filter<H>,
+        stream: &impl Stream,
+        ticket: Ticket,
+        by_peer: bool,
+    ) {
+        call_answered(filter, stream);
+        let has_workflow = engine::has_workflow(filter.engine(), ticket);
+        if !has_workflow && !by_peer {
+            return;
+        }
+        let Ok(now) = stream.now() else { return };
+        let mut answer = None;
+        if has_workflow {
+            learn_use(filter, stream, ticket);
+            let (host, engine, _) = filter.parts();
+            answer = engine::answer(engine, host, now, ticket);
+        }
+        let spent = match by_peer {
+            true => engine::spent(filter.engine(), now, ticket),
+            false => None,
+        };
+        let mut result = Ok(());
+        let set = setter(&mut result, |name, value| {
+            stream.set_response_header(name, value)
+        });
+        mesh(filter).write_answer(answer.as_ref(), spent.as_ref(), set);
+        filter.check(stream, result);
+    }
+
+    fn ends<H: Host>(filter: &mut Filter<H>, stream: &impl Stream) {
+        call_ended(filter, stream);
     }
 }
 
-/// Removes Headgate's headers from a request before the application sees it.
-pub(crate) fn strip<H: Host, S: Stream>(
-    filter: &mut Filter<H>,
-    stream: &S,
-    headers: &Headers<'_, S>,
-) {
-    for name in internal(headers) {
-        let removed = stream.remove_request_header(name);
-        filter.check(stream, removed);
-    }
-    if token_in_baggage(headers).is_some() {
-        strip_baggage(filter, stream, headers);
+fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticket) {
+    let used = match filter.engine().beside().resource_report(ticket) {
+        None => return,
+        Some(ResourceReport::Orca { metric }) => stream
+            .response_header(resource::ORCA)
+            .map(|value| value.and_then(|value| resource::orca(&value, metric))),
+        Some(ResourceReport::ServerTiming { metric }) => stream
+            .response_header(resource::SERVER_TIMING)
+            .map(|value| value.and_then(|value| resource::server_timing(&value, metric))),
+    };
+    match used {
+        Ok(Some(amount)) => engine::resource_used(filter.parts().1, ticket, amount),
+        Ok(None) => {}
+        Err(error) => filter.complain(stream, &error),
     }
 }
 
@@ -77,49 +182,6 @@ fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers
         stream.set_request_header(wire::BAGGAGE, out)
     };
     filter.check(stream, stripped);
-}
-
-/// Sets the token for the application's calls when the request of `stream` goes to the backend. At
-/// a gateway, the request itself becomes the call. If `headers` is `None`, the headers are read
-/// again, because the headers of a held request are not kept.
-pub(crate) fn goes_on<H: Host, S: Stream>(
-    filter: &mut Filter<H>,
-    stream: &S,
-    ticket: Ticket,
-    headers: Option<&Headers<'_, S>>,
-) {
-    let mesh = filter.engine().beside();
-    let token = match mesh.workflows {
-        true => engine::token(filter.engine(), ticket),
-        false => None,
-    };
-    let is_call = mesh.is_gateway() && (token.is_some() || mesh.admits_calls());
-    if token.is_none() && !is_call {
-        return;
-    }
-    let set = (|| {
-        let read;
-        let headers = match headers {
-            Some(headers) => headers,
-            None => {
-                read = Headers::of_request(stream)?;
-                &read
-            }
-        };
-        if is_call {
-            let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
-            let call = (headers, token.as_ref().map(Token::as_bytes), None);
-            return begin(filter, stream, call, &String::from_utf8_lossy(&cluster));
-        }
-        let Some(token) = &token else { return Ok(()) };
-        stream.set_request_header(wire::REQUEST, token.as_bytes())?;
-        let out = &mut self::mesh(filter).scratch.baggage;
-        if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
-            stream.set_request_header(wire::BAGGAGE, out)?;
-        }
-        Ok(())
-    })();
-    filter.check(stream, set);
 }
 
 /// Returns a function that sets headers by `set`, and keeps the first error in `result`.
@@ -175,55 +237,6 @@ pub(crate) fn call_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     mesh.forget_call(stream.id());
     if let Some(calling) = mesh.calls.remove(&stream.id()) {
         unanswered(filter, stream, calling);
-    }
-}
-
-/// Sets the rate and the request's times as response headers for the sender, when the backend's
-/// response to the request of `ticket` begins. Also records the request's use of the second
-/// resource. `peer` is true if the sender named itself and is trusted.
-pub(crate) fn answer(
-    filter: &mut Filter<impl Host>,
-    stream: &impl Stream,
-    ticket: Ticket,
-    peer: bool,
-) {
-    let has_workflow = engine::has_workflow(filter.engine(), ticket);
-    if !has_workflow && !peer {
-        return;
-    }
-    let Ok(now) = stream.now() else { return };
-    let mut answer = None;
-    if has_workflow {
-        learn_use(filter, stream, ticket);
-        let (host, engine, _) = filter.parts();
-        answer = engine::answer(engine, host, now, ticket);
-    }
-    let spent = match peer {
-        true => engine::spent(filter.engine(), now, ticket),
-        false => None,
-    };
-    let mut result = Ok(());
-    let set = setter(&mut result, |name, value| {
-        stream.set_response_header(name, value)
-    });
-    mesh(filter).write_answer(answer.as_ref(), spent.as_ref(), set);
-    filter.check(stream, result);
-}
-
-fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticket) {
-    let used = match filter.engine().beside().resource_report(ticket) {
-        None => return,
-        Some(ResourceReport::Orca { metric }) => stream
-            .response_header(resource::ORCA)
-            .map(|value| value.and_then(|value| resource::orca(&value, metric))),
-        Some(ResourceReport::ServerTiming { metric }) => stream
-            .response_header(resource::SERVER_TIMING)
-            .map(|value| value.and_then(|value| resource::server_timing(&value, metric))),
-    };
-    match used {
-        Ok(Some(amount)) => engine::resource_used(filter.parts().1, ticket, amount),
-        Ok(None) => {}
-        Err(error) => filter.complain(stream, &error),
     }
 }
 
@@ -285,7 +298,7 @@ fn delay_or_begin(
     // Remove the headers that the application copied from a request, or set itself. Only the
     // headers set below count.
     if workflows {
-        strip(filter, stream, &headers);
+        Mesh::strip(filter, stream, &headers);
     }
     begin(filter, stream, (&headers, token, since), &cluster)?;
     Ok(true)

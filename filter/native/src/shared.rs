@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use headgate_core::host::{MetricId, MetricKind, Metrics};
 use headgate_core::stats;
 use headgate_core::workers::WorkerId;
-use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::host::{HostError, Number, Shared, Version};
 
 use crate::abi::{self, Buffer};
 use crate::metrics::Counts;
@@ -327,11 +327,8 @@ impl Shared for Host {
         Ok((version != 0).then_some((bytes, Version(version))))
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
-        let expected = match expected {
-            Expected::Absent => 0,
-            Expected::Version(Version(version)) => version,
-        };
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
+        let expected = expected.map_or(0, |Version(version)| version);
         let (key, value) = (Buffer::of(key.as_bytes()), Buffer::of(value));
         // SAFETY: `key` and `value` are valid during the call.
         let stored = unsafe { (self.table.store)(key, value, expected) };

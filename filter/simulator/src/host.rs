@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_core::host::{MetricId, MetricKind, Metrics};
-use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::host::{HostError, Number, Shared, Version};
 
 /// The status in [`HostError::Call`] for an undefined number: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
@@ -84,9 +84,9 @@ impl Shared for Local {
         Ok(self.blobs.borrow().get(key).cloned())
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         let mut blobs = self.blobs.borrow_mut();
-        let found = Expected::from(blobs.get(key).map(|(_, version)| *version));
+        let found = blobs.get(key).map(|(_, version)| *version);
         if found != expected {
             return Err(HostError::Conflict);
         }
@@ -116,13 +116,13 @@ mod tests {
         assert_eq!(host.get(b), Ok(0));
         assert!(host.get(Number(2)).is_err());
 
-        host.store("k", b"1", Expected::Absent).unwrap();
+        host.store("k", b"1", None).unwrap();
         let (bytes, version) = host.load("k").unwrap().unwrap();
         assert_eq!(bytes, b"1");
-        let late = host.store("k", b"2", Expected::Absent);
+        let late = host.store("k", b"2", None);
         assert_eq!(late, Err(HostError::Conflict));
-        host.store("k", b"2", Expected::Version(version)).unwrap();
-        let stale = host.store("k", b"3", Expected::Version(version));
+        host.store("k", b"2", Some(version)).unwrap();
+        let stale = host.store("k", b"3", Some(version));
         assert_eq!(stale, Err(HostError::Conflict));
         assert_eq!(host.load("k").unwrap().unwrap().0, b"2");
     }

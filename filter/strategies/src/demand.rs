@@ -8,9 +8,21 @@
 //! Averages cover the part of the window since the first request. If sums were always divided by D,
 //! the demand in the first second would appear as a sixtieth of its value, and a queue would build
 //! up that takes minutes to drain.
+//!
+//! P is for the whole process, so it must be compared with all arrivals of the process. Each worker
+//! adds its counts to process-wide counters at every tick, and adds the other workers' counts to
+//! its own window. The window includes the worker's own requests at once, and other workers'
+//! requests a tick later.
+//!
+//! A worker starts a new window when it joins late or an edit replaces its window. A new window
+//! starts with one completion, of the mean processing time of the process so far. With an empty
+//! window the strategy would admit everything until the next completion. Long requests in the
+//! backend may delay that completion.
 
 use std::time::Duration;
 
+use crate::host::{HostError, Shared};
+use crate::shared::Counter;
 use crate::time::{Instant, nanos};
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,6 +46,16 @@ impl Bucket {
     }
 }
 
+/// The counts of all workers.
+#[derive(Debug)]
+struct Counters {
+    received: Counter,
+    completed: Counter,
+    processing_us: Counter,
+    /// The mean processing time when the counters were opened.
+    before_us: Option<u64>,
+}
+
 /// A sliding window of arrivals and completed requests.
 #[derive(Debug)]
 pub struct Demand {
@@ -44,6 +66,8 @@ pub struct Demand {
     origin: Option<Instant>,
     /// The number of the current step.
     step: u64,
+    /// `None` if the window has only this worker's requests.
+    counters: Option<Counters>,
 }
 
 impl Demand {
@@ -60,17 +84,64 @@ impl Demand {
             sum: Bucket::default(),
             origin: None,
             step: 0,
+            counters: None,
         }
+    }
+
+    /// Shares all later counts with the workers that use the same `prefix`.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn share(&mut self, host: &impl Shared, prefix: &str) -> Result<(), HostError> {
+        let counter = |what| Counter::new(host, &format!("{prefix}.demand_{what}"));
+        let (completed, processing_us) = (counter("completed")?, counter("processing_us")?);
+        self.counters = Some(Counters {
+            before_us: processing_us.seen().checked_div(completed.seen()),
+            received: counter("received")?,
+            completed,
+            processing_us,
+        });
+        Ok(())
+    }
+
+    /// Adds this worker's counts to those of the process, and other workers' counts to the window.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn exchange(&mut self, host: &impl Shared, now: Instant) -> Result<(), HostError> {
+        let Some(counters) = &mut self.counters else {
+            return Ok(());
+        };
+        let mut others = Bucket {
+            received: counters.received.exchange(host)?,
+            completed: counters.completed.exchange(host)?,
+            processing_us: counters.processing_us.exchange(host)?,
+        };
+        if let Some(mean_us) = counters.before_us.take() {
+            others.completed += 1;
+            others.processing_us += mean_us;
+        }
+        self.insert(now, others);
+        Ok(())
     }
 
     /// Counts `received` arrivals, and `completed` requests that took `processing_us` in total.
     pub fn add(&mut self, now: Instant, received: u64, completed: u64, processing_us: u64) {
-        self.advance(now);
+        if let Some(counters) = &mut self.counters {
+            counters.received.count(received);
+            counters.completed.count(completed);
+            counters.processing_us.count(processing_us);
+        }
         let more = Bucket {
             received,
             completed,
             processing_us,
         };
+        self.insert(now, more);
+    }
+
+    fn insert(&mut self, now: Instant, more: Bucket) {
+        self.advance(now);
         let at = self.step as usize % self.buckets.len();
         self.buckets[at].add(more);
         self.sum.add(more);
@@ -126,6 +197,7 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::MemoryHost;
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(3_000_000 + ms * 1_000_000)
@@ -175,5 +247,43 @@ mod tests {
         demand.add(at(0), 1, 1, 3_000);
         demand.add(Instant::default(), 0, 0, 0);
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn every_worker_sees_the_demand_of_all_once() {
+        let host = MemoryHost::new();
+        let shared = || {
+            let mut demand = window();
+            demand.share(&host, "stage").unwrap();
+            demand
+        };
+        let mut workers = [shared(), shared()];
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        for ms in 0..2_000 {
+            for (i, demand) in workers.iter_mut().enumerate() {
+                // All requests of the first worker take 1 ms, and all requests of the second take 3
+                // ms.
+                demand.add(at(ms), 1, 0, 0);
+                demand.completed(at(ms), Duration::from_millis(if i == 0 { 1 } else { 3 }), 1);
+                if ms % 10 == 9 {
+                    demand.exchange(&host, at(ms)).unwrap();
+                }
+            }
+        }
+        for demand in &mut workers {
+            demand.exchange(&host, at(2_000)).unwrap();
+            assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
+            // Two requests arrive each millisecond, and their mean processing time is 2 ms.
+            assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
+        }
+        // A worker that joins later gets the earlier mean, but no arrivals.
+        let mut late = shared();
+        late.exchange(&host, at(2_000)).unwrap();
+        assert_eq!(late.mean_processing(), Some(Duration::from_millis(2)));
+        assert_eq!(late.slots(at(3_000)), 0.0);
+        // The worker's own measurements soon outweigh the earlier mean.
+        late.add(at(2_100), 99, 99, 99 * 6_000);
+        late.exchange(&host, at(2_100)).unwrap();
+        assert_eq!(late.mean_processing(), Some(Duration::from_micros(5_960)));
     }
 }

@@ -74,7 +74,7 @@ impl Histogram {
         self.buckets.clear();
     }
 
-    /// Adds one value. This is O(1) for values in ascending order, and a binary search otherwise.
+    /// Adds one value.
     pub(crate) fn record(&mut self, value: Duration) {
         self.record_n(value, 1);
     }
@@ -89,15 +89,9 @@ impl Histogram {
         self.count = self.count.saturating_add(u64::from(n));
         let sum = value.saturating_mul(u64::from(n));
         self.sum_nanos = self.sum_nanos.saturating_add(sum);
-        match self.buckets.last_mut() {
-            Some((last, count)) if *last == bucket => *count = count.saturating_add(n),
-            Some((last, _)) if *last > bucket => {
-                match self.buckets.binary_search_by_key(&bucket, |&(b, _)| b) {
-                    Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(n),
-                    Err(at) => self.buckets.insert(at, (bucket, n)),
-                }
-            }
-            _ => self.buckets.push((bucket, n)),
+        match self.buckets.binary_search_by_key(&bucket, |&(b, _)| b) {
+            Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(n),
+            Err(at) => self.buckets.insert(at, (bucket, n)),
         }
     }
 
@@ -105,22 +99,16 @@ impl Histogram {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
-        let mine = std::mem::take(&mut self.buckets);
-        self.buckets
-            .reserve((mine.len() + other.buckets.len()).min(BUCKETS));
-        let (mut a, mut b) = (mine.as_slice(), other.buckets.as_slice());
-        while let (Some((&x, rest_a)), Some((&y, rest_b))) = (a.split_first(), b.split_first()) {
-            self.buckets.push(match x.0.cmp(&y.0) {
-                std::cmp::Ordering::Less => (a = rest_a, x).1,
-                std::cmp::Ordering::Greater => (b = rest_b, y).1,
-                std::cmp::Ordering::Equal => {
-                    (a, b) = (rest_a, rest_b);
-                    (x.0, x.1.saturating_add(y.1))
-                }
-            });
-        }
-        self.buckets.extend_from_slice(a);
-        self.buckets.extend_from_slice(b);
+        self.buckets.extend_from_slice(&other.buckets);
+        // The sort merges two sorted runs.
+        self.buckets.sort_by_key(|&(bucket, _)| bucket);
+        self.buckets.dedup_by(|(bucket, n), (kept, sum)| {
+            let is_same = bucket == kept;
+            if is_same {
+                *sum = sum.saturating_add(*n);
+            }
+            is_same
+        });
     }
 
     /// Returns the mean, or `None` if nothing was recorded.

@@ -16,22 +16,6 @@ pub struct Number(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub u32);
 
-/// The condition under which [`Shared::store`] writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
-    /// The blob was never stored.
-    Absent,
-    /// The blob has this version.
-    Version(Version),
-}
-
-impl From<Option<Version>> for Expected {
-    /// Converts the version in the result of [`Shared::load`].
-    fn from(loaded: Option<Version>) -> Self {
-        loaded.map_or(Self::Absent, Self::Version)
-    }
-}
-
 /// The reason why a host call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
@@ -91,13 +75,14 @@ pub trait Shared {
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it still has the version that [`Shared::load`] returned, or is still
-    /// absent. There is no unconditional store, because it would overwrite another worker's value.
+    /// Stores a blob if it still has the version that [`Shared::load`] returned, or with `None` if it
+    /// is still absent. There is no unconditional store, because it would overwrite another worker's
+    /// value.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when the blob is not as expected, and [`HostError::Call`] when the
     /// host refuses.
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError>;
 
     /// Wakes worker `worker`, so that it soon gives free slots to requests that wait there. If the
     /// wake-up is lost, the worker's next tick makes up for it.

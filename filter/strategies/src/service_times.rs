@@ -195,12 +195,6 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the number of samples that were dropped because the log was full before a sync.
-    #[must_use]
-    pub fn left_out(&self) -> u64 {
-        self.log.left_out()
-    }
-
     /// Returns the estimate for decisions on a request of `kind`. Unknown types count as `default`.
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {

@@ -19,7 +19,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::host::{Expected, HostError, Number, Shared};
+use crate::host::{HostError, Number, Shared};
 
 /// The number of attempts of a change that conflicts with other workers' changes. After these
 /// attempts, the change fails, and the caller tries again later. The number is small, because a
@@ -94,6 +94,11 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
+    /// Takes `n` back from the part of this worker's count that is not published yet.
+    pub fn take_back(&mut self, n: u64) {
+        self.fresh = self.fresh.saturating_sub(n);
+    }
+
     /// Returns the part of this worker's count that is not published yet.
     #[must_use]
     pub fn fresh(&self) -> u64 {
@@ -131,6 +136,15 @@ impl Counter {
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
+    }
+
+    /// Publishes this worker's count, and returns the increase of the others'.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn exchange(&mut self, host: &impl Shared) -> Result<u64, HostError> {
+        self.publish(host)?;
+        self.others(host)
     }
 }
 
@@ -196,7 +210,7 @@ pub fn change_bytes<R>(
         if !changed {
             return Ok(result);
         }
-        match host.store(key, bytes, Expected::from(version)) {
+        match host.store(key, bytes, version) {
             Ok(()) => return Ok(result),
             Err(HostError::Conflict) => {}
             Err(error) => return Err(error),
@@ -282,7 +296,7 @@ mod tests {
     #[test]
     fn other_bytes_are_no_record() {
         let host = MemoryHost::new();
-        host.store(&key("r", u64::SCHEMA), b"something else", Expected::Absent)
+        host.store(&key("r", u64::SCHEMA), b"something else", None)
             .unwrap();
         assert_eq!(load::<u64>(&host, "r"), Ok(0));
         let begun = change(&host, "r", |n: &mut u64| (true, std::mem::replace(n, 7)));

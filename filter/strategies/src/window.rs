@@ -1,21 +1,17 @@
 //! A sliding window of the requests received and accepted, per query type (Bouncer §4, with
 //! duration D and step Δ).
 //!
-//! Both starvation avoidance strategies compare acceptance ratios over the last D. A plain ring of
-//! steps × types would cost O(types) at every step, and memory for combinations that never occur.
-//! So the ring has one entry for each (step, type) *with requests*, and each type has running sums.
-//! Counting and expiry are then O(1) amortised for any number of types, and an idle type costs
-//! nothing.
+//! Both starvation avoidance strategies compare acceptance ratios over the last D. The window is a
+//! ring with the counts of each (step, type), and each type has running sums. Counting is O(1), and
+//! a step costs O(types).
 //!
 //! The window consists of the current step, even if it has just started, and the D/Δ − 1 steps
 //! before it.
 //!
-//! The memory is 24 bytes for each type, and 16 bytes for each (step, type) with requests. The
-//! number of such pairs is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ
-//! is lengthened. For example, 1,024 types get at most 128 steps, and 4 types get up to 10,000
-//! steps.
+//! The memory is 8 bytes for each type, and 8 bytes for each (step, type). If the number of these
+//! pairs, types × D/Δ, exceeds [`MAX_ENTRIES`] (1 MB), Δ is lengthened. For example, 1,024 types
+//! get at most 128 steps, and 4 types get up to 10,000 steps.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::request::TypeId;
@@ -42,20 +38,6 @@ impl Counts {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    step: u32,
-    kind: u16,
-    counts: Counts,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    counts: Counts,
-    /// The sequence number of the type's newest entry.
-    newest: u64,
-}
-
 /// A sliding window of requests received and accepted, per query type.
 #[derive(Debug, Default)]
 pub struct Window {
@@ -64,11 +46,11 @@ pub struct Window {
     /// The time of the first request, from which steps are counted.
     origin: Option<Instant>,
     /// The number of the current step.
-    step: u32,
-    entries: VecDeque<Entry>,
-    /// The sequence number of the first entry in the ring.
-    front: u64,
-    sums: Vec<Sum>,
+    step: u64,
+    /// The counts by step, then by type.
+    ring: Vec<Counts>,
+    /// The counts of the whole window, by type.
+    sums: Vec<Counts>,
     /// The sum of the types' acceptance ratios, in the integer form of [`RATIO_ONE`].
     ratios: u64,
     /// The number of types with requests in the window.
@@ -87,7 +69,8 @@ impl Window {
         Self {
             step_nanos: duration.div_ceil(steps),
             steps,
-            sums: vec![Sum::default(); types],
+            ring: vec![Counts::default(); steps as usize * types],
+            sums: vec![Counts::default(); types],
             ..Self::default()
         }
     }
@@ -95,7 +78,7 @@ impl Window {
     /// Returns AR = aqc / rqc of a type, 0..=1, or `None` without requests in the window.
     #[must_use]
     pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
-        let Counts { received, accepted } = self.sums.get(kind.0 as usize)?.counts;
+        let Counts { received, accepted } = *self.sums.get(kind.0 as usize)?;
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
     }
 
@@ -110,25 +93,25 @@ impl Window {
     /// no effect.
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
-        let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
-            // The number of the step reaches its limit after 2³² steps, which is 500 days with
-            // steps of 10 ms. Start over then.
-            self.clear();
-            self.origin = Some(now);
-            return;
-        };
-        self.step = self.step.max(step);
-        while let Some(&Entry { step, kind, counts }) = self.entries.front() {
-            if u64::from(self.step - step) < self.steps {
+        let step = nanos(now.since(origin)) / self.step_nanos;
+        let gone = step.saturating_sub(self.step).min(self.steps);
+        for passed in 1..=gone {
+            // An empty window has nothing to drop, however many steps are gone.
+            if self.active == 0 {
                 break;
             }
-            self.entries.pop_front();
-            self.front += 1;
-            self.change_sum(kind, |sum| {
-                sum.received -= counts.received;
-                sum.accepted -= counts.accepted;
-            });
+            let first = self.place(self.step + passed, 0);
+            for kind in 0..self.sums.len() {
+                let old = std::mem::take(&mut self.ring[first + kind]);
+                if old.received > 0 {
+                    self.change_sum(kind, |sum| {
+                        sum.received -= old.received;
+                        sum.accepted -= old.accepted;
+                    });
+                }
+            }
         }
+        self.step = self.step.max(step);
     }
 
     /// Counts a request that was decided at `now`. Unknown types are ignored.
@@ -140,10 +123,11 @@ impl Window {
     /// accepted. Unknown types are ignored.
     pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
-        let Some(sum) = self.sums.get(kind.0 as usize) else {
+        let kind = usize::from(kind.0);
+        let Some(sum) = self.sums.get(kind) else {
             return;
         };
-        let room = u64::from(u32::MAX - sum.counts.received);
+        let room = u64::from(u32::MAX - sum.received);
         let (Ok(received), Ok(accepted)) = (u32::try_from(received), u32::try_from(accepted))
         else {
             return;
@@ -155,58 +139,33 @@ impl Window {
             counts.received += received;
             counts.accepted += accepted;
         };
-        if let Some(entry) = self.entry_of_this_step(kind) {
-            add(&mut entry.counts);
-        } else {
-            self.sums[kind.0 as usize].newest = self.front + self.entries.len() as u64;
-            let mut counts = Counts::default();
-            add(&mut counts);
-            self.entries.push_back(Entry {
-                step: self.step,
-                kind: kind.0,
-                counts,
-            });
-        }
-        self.change_sum(kind.0, add);
+        let place = self.place(self.step, kind);
+        add(&mut self.ring[place]);
+        self.change_sum(kind, add);
     }
 
     /// Counts the latest request of this type as not accepted, because it was refused for another
     /// reason.
     pub fn withdraw(&mut self, kind: TypeId) {
-        match self.entry_of_this_step(kind) {
-            Some(entry) if entry.counts.accepted > 0 => entry.counts.accepted -= 1,
-            _ => return,
+        let kind = usize::from(kind.0);
+        let place = self.place(self.step, kind);
+        if kind < self.sums.len() && self.ring[place].accepted > 0 {
+            self.ring[place].accepted -= 1;
+            self.change_sum(kind, |sum| sum.accepted -= 1);
         }
-        self.change_sum(kind.0, |sum| sum.accepted -= 1);
     }
 
-    fn entry_of_this_step(&mut self, kind: TypeId) -> Option<&mut Entry> {
-        let sequence = self.sums.get(kind.0 as usize)?.newest;
-        let at = usize::try_from(sequence.checked_sub(self.front)?).ok()?;
-        // For a type that never had an entry, the sequence number may be that of another type's
-        // entry.
-        self.entries
-            .get_mut(at)
-            .filter(|e| e.step == self.step && e.kind == kind.0)
+    /// Returns the index of a type's counts in the ring.
+    fn place(&self, step: u64, kind: usize) -> usize {
+        (step % self.steps) as usize * self.sums.len() + kind
     }
 
-    fn change_sum(&mut self, kind: u16, change: impl FnOnce(&mut Counts)) {
-        let counts = &mut self.sums[kind as usize].counts;
+    fn change_sum(&mut self, kind: usize, change: impl FnOnce(&mut Counts)) {
+        let counts = &mut self.sums[kind];
         let before = *counts;
         change(counts);
         self.ratios = self.ratios + counts.fixed_ratio() - before.fixed_ratio();
         self.active = self.active + u32::from(counts.received > 0) - u32::from(before.received > 0);
-    }
-
-    fn clear(&mut self) {
-        self.front += self.entries.len() as u64;
-        self.entries.clear();
-        self.sums
-            .iter_mut()
-            .for_each(|sum| sum.counts = Counts::default());
-        self.step = 0;
-        self.ratios = 0;
-        self.active = 0;
     }
 }
 

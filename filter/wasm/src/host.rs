@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_core::host::{MetricId, MetricKind, Metrics};
 use headgate_core::workers::WorkerId;
-use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::host::{HostError, Number, Shared, Version};
 
 use crate::ffi;
 
@@ -112,15 +112,8 @@ impl Shared for EnvoyHost {
         Ok(ffi::get_shared_data(key)?.map(|(bytes, cas)| (bytes, Version(cas))))
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
-        ffi::set_shared_data(
-            key,
-            value,
-            match expected {
-                Expected::Absent => ABSENT,
-                Expected::Version(Version(cas)) => cas,
-            },
-        )
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
+        ffi::set_shared_data(key, value, expected.map_or(ABSENT, |Version(cas)| cas))
     }
 
     fn wake(&self, worker: WorkerId) -> Result<(), HostError> {

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_core::host::{Host, MetricId, MetricKind, Metrics};
-use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::host::{HostError, Number, Shared, Version};
 use headgate_strategies::shared::change_bytes;
 
 /// The bit that marks ids of numbers in shared data. Envoy's ids count up from 0 and have the kind
@@ -174,7 +174,7 @@ impl<H: Host> Shared for Unfiltered<H> {
         self.host.load(key)
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         self.host.store(key, value, expected)
     }
 

@@ -329,15 +329,6 @@ impl Conditions {
         {
             return Some(Condition::Path);
         }
-        self.failing_beyond_path(path, request)
-    }
-
-    /// Returns the first condition, other than the one on the path, that does not hold.
-    fn failing_beyond_path(
-        &self,
-        path: Option<&[u8]>,
-        request: &impl RequestView,
-    ) -> Option<Condition> {
         if let Some(expected) = &self.method
             && request.method() != Some(&**expected)
         {
@@ -364,17 +355,6 @@ impl Conditions {
             return Some(Condition::Route);
         }
         None
-    }
-
-    /// Whether the match holds for `request`, if the index found the match by its [`Drawer`].
-    pub(super) fn hold(&self, path: Option<&[u8]>, request: &impl RequestView) -> bool {
-        match &self.path {
-            // The index has already compared the path.
-            Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)) => {
-                self.failing_beyond_path(path, request).is_none()
-            }
-            Some(Path::Whole(Text::Regex { .. })) | None => self.failing(path, request).is_none(),
-        }
     }
 
     /// Returns the match's key in the index.
@@ -408,17 +388,5 @@ impl Conditions {
             Text::Regex { .. } => None,
         };
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
-    }
-
-    /// Whether the path is the only condition, so that the index has checked the whole match.
-    /// Returns false if the path is compared with a regular expression.
-    pub(super) fn is_path_only(&self) -> bool {
-        matches!(
-            self.path,
-            Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_))
-        ) && self.method.is_none()
-            && self.grpc.is_none()
-            && self.headers.is_empty()
-            && self.route.is_none()
     }
 }

@@ -25,8 +25,7 @@ type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<DefaultHash
 #[derive(Debug)]
 struct Candidate {
     kind: TypeId,
-    /// The match's conditions, or `None` if the path in the key is the only condition.
-    conditions: Option<Box<Conditions>>,
+    conditions: Conditions,
 }
 
 /// The index of the types' matches.
@@ -62,11 +61,7 @@ impl Index {
             }
             Drawer::Any => &mut self.rest,
         };
-        // A search ends at an entry without conditions, so later entries are never reached.
-        if drawer.last().is_none_or(|last| last.conditions.is_some()) {
-            let conditions = (!conditions.is_path_only()).then(|| Box::new(conditions));
-            drawer.push(Candidate { kind, conditions });
-        }
+        drawer.push(Candidate { kind, conditions });
     }
 
     /// Returns the first type that matches. `path` has no query string.
@@ -77,11 +72,7 @@ impl Index {
                 if best.is_some_and(|best| entry.kind >= best) {
                     return;
                 }
-                if entry
-                    .conditions
-                    .as_ref()
-                    .is_none_or(|c| c.hold(path, request))
-                {
+                if entry.conditions.failing(path, request).is_none() {
                     best = Some(entry.kind);
                     return;
                 }

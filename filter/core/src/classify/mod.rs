@@ -13,7 +13,6 @@
 mod condition;
 mod index;
 pub(crate) mod retries;
-mod routes;
 pub mod trace;
 
 #[cfg(test)]
@@ -25,10 +24,9 @@ use std::borrow::Cow;
 
 use headgate_strategies::request::{ClassId, TypeId};
 
-use crate::config::{ClassConfig, ConfigError, Match, StageConfig};
+use crate::config::{ClassConfig, ConfigError, StageConfig};
 use condition::{Conditions, longest_value};
 use index::Index;
-use routes::Routes;
 
 pub use condition::{Condition, MAX_COMPILED_OF_ALL, MAX_PATTERN, check_pattern};
 
@@ -83,9 +81,9 @@ pub struct Classifier {
     types: Index,
     default: TypeId,
     classes: Classes,
-    /// Whether any rule for exclusions or types needs the path.
-    looks_at_path: bool,
-    routes: Routes,
+    /// The patterns of the names of the Envoy routes that the stage covers. If empty, it covers all
+    /// routes.
+    routes: Vec<String>,
 }
 
 /// The compiled rules for classes, of a stage or of a called service.
@@ -93,8 +91,6 @@ pub struct Classifier {
 pub struct Classes {
     rules: Index,
     lowest: ClassId,
-    /// Whether any rule needs the path.
-    looks_at_path: bool,
 }
 
 impl Classes {
@@ -108,12 +104,10 @@ impl Classes {
     }
 
     fn with(classes: &[ClassConfig], longest: usize) -> Result<Self, ConfigError> {
-        let mut looks_at_path = false;
         let mut rules = Index::default();
         for (c, class) in classes.iter().enumerate() {
             let id = type_id(c);
             for (i, rule) in class.matches.iter().enumerate() {
-                looks_at_path |= looks_at_path_in(rule);
                 let at = format!("classes[{c}].matches[{i}]");
                 rules.insert(id, Conditions::new(rule, &at, longest)?);
             }
@@ -121,7 +115,6 @@ impl Classes {
         Ok(Self {
             rules,
             lowest: class_id(classes.len().saturating_sub(1)),
-            looks_at_path,
         })
     }
 
@@ -130,7 +123,7 @@ impl Classes {
         if self.lowest == ClassId(0) {
             return self.lowest;
         }
-        let first = self.rules.first(path(self.looks_at_path, request), request);
+        let first = self.rules.first(path(request), request);
         first.map_or(self.lowest, |class| class_id(class.0.into()))
     }
 }
@@ -144,18 +137,14 @@ impl Classifier {
     pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
         let default = type_id(stage.types.len().saturating_sub(1));
         let longest = longest_value(compiled_kib(stage));
-        let mut looks_at_path = false;
-        let mut look = |rule: &Match| looks_at_path |= looks_at_path_in(rule);
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
-            look(rule);
             let at = format!("excluded[{i}]");
             excluded.insert(TypeId(0), Conditions::new(rule, &at, longest)?);
         }
         let mut types = Index::default();
         for (id, kind) in (0..default.0).map(TypeId).zip(&stage.types) {
             for (i, rule) in kind.matches.iter().enumerate() {
-                look(rule);
                 let at = format!("types[{}].matches[{i}]", id.0);
                 types.insert(id, Conditions::new(rule, &at, longest)?);
             }
@@ -165,19 +154,22 @@ impl Classifier {
             types,
             default,
             classes: Classes::with(&stage.classes, longest)?,
-            looks_at_path,
-            routes: Routes::new(&stage.routes),
+            routes: stage.routes.clone(),
         })
     }
 
     /// Whether the stage covers this request. A stage may be limited to some Envoy routes.
     pub fn covers(&self, request: &impl RequestView) -> bool {
-        self.routes.cover(|| request.route_name())
+        // The name is read only if there are patterns.
+        self.routes.is_empty()
+            || request
+                .route_name()
+                .is_some_and(|name| self.routes.iter().any(|pattern| fits(pattern, name)))
     }
 
     /// Returns the type of a request, or [`Classified::Excluded`] if it bypasses the stage.
     pub fn classify(&self, request: &impl RequestView) -> Classified {
-        let path = path(self.looks_at_path, request);
+        let path = path(request);
         if self.excluded.first(path, request).is_some() {
             return Classified::Excluded;
         }
@@ -202,14 +194,19 @@ pub fn compiled_kib(stage: &StageConfig) -> usize {
     condition::compiled_kib(stage.excluded.iter().chain(types).chain(classes))
 }
 
-fn looks_at_path_in(rule: &Match) -> bool {
-    rule.path.is_some() || rule.grpc.is_some()
+/// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
+/// the part before the `*`.
+#[must_use]
+pub fn fits(pattern: &str, text: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix.as_bytes()),
+        None => text == pattern.as_bytes(),
+    }
 }
 
-/// Returns the path of `request` without its query string, if rules need it (`at_path`).
-fn path(at_path: bool, request: &impl RequestView) -> Option<&[u8]> {
-    let path = at_path.then(|| request.path())??;
-    Some(without_query(path))
+/// Returns the path of `request` without its query string.
+fn path(request: &impl RequestView) -> Option<&[u8]> {
+    request.path().map(without_query)
 }
 
 /// Returns the id of type `at`, which is below [`MAX_TYPES`](crate::config::MAX_TYPES).

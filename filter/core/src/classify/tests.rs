@@ -3,7 +3,8 @@
 use super::condition::MAX_VALUE;
 use super::*;
 use crate::config::{
-    GrpcMatch, HeaderMatch, PathMatch, PathMatchKind, QueueConfig, StringMatchKind, TypeConfig,
+    GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, QueueConfig, StringMatchKind,
+    TypeConfig,
 };
 use crate::memory::MemoryRequest as Request;
 
@@ -430,4 +431,64 @@ fn types_by_a_header_are_found_without_trying_each() {
     let request = Searched(std::cell::Cell::new(0));
     assert_eq!(classifier.classify(&request), Classified::Type(TypeId(199)));
     assert!(request.0.get() <= 2, "{} searches", request.0.get());
+}
+
+/// Whether a stage with these patterns of routes covers a request on the route `name`.
+fn covers(patterns: &[&str], name: Option<&str>) -> bool {
+    let mut stage = stage(Vec::new(), Vec::new());
+    stage.routes = patterns.iter().map(|&p| p.to_owned()).collect();
+    let request = Request {
+        route: name.map(Into::into),
+        ..Request::get("/")
+    };
+    Classifier::new(&stage).unwrap().covers(&request)
+}
+
+#[test]
+fn a_star_at_the_end_matches_the_rest_of_the_name() {
+    let patterns = ["httproute/shop/search/*", "shop.search.*", "exact"];
+    for (name, expected) in [
+        (
+            Some("httproute/shop/search/rule/0/match/0/example.com"),
+            true,
+        ),
+        (Some("httproute/shop/search/"), true),
+        (Some("httproute/shop/search"), false),
+        (Some("httproute/shop/search-v2/rule/0"), false),
+        (Some("httproute/other/search/rule/0"), false),
+        (Some("shop.search.0"), true),
+        (Some("exact"), true),
+        (Some("exactly"), false),
+        (Some("an exact"), false),
+        (Some(""), false),
+        (None, false),
+    ] {
+        assert_eq!(covers(&patterns, name), expected, "{name:?}");
+    }
+}
+
+#[test]
+fn no_pattern_is_every_request_and_asks_for_no_name() {
+    struct Nameless;
+
+    impl RequestView for Nameless {
+        fn path(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn method(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn header(&self, _name: &str) -> Option<&[u8]> {
+            None
+        }
+
+        fn route_name(&self) -> Option<&[u8]> {
+            unreachable!()
+        }
+    }
+
+    let stage = stage(Vec::new(), Vec::new());
+    assert!(Classifier::new(&stage).unwrap().covers(&Nameless));
 }

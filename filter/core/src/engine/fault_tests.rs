@@ -97,7 +97,7 @@ impl Shared for H<'_> {
         self.loads.set(self.loads.get() + 1);
         self.m().load(key)
     }
-    fn store(&self, key: &str, value: &[u8], e: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], e: Option<Version>) -> Result<(), HostError> {
         if key.starts_with("headgate/workers") {
             let hook = self.before_store.borrow_mut().take();
             if let Some(h) = hook {

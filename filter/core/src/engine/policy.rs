@@ -7,8 +7,9 @@ use headgate_strategies::time::Instant;
 
 use super::prepared::Compiled;
 use crate::beside::{Beside, InForce, Passage, Release};
-use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use crate::decision::{Action, Arrival, Decision, Origin, PolicyId, Ticket};
 use crate::host::Host;
+use crate::requests::Request;
 use crate::stage::{Outcome, Stage};
 use crate::workers::{Changes, Membership};
 
@@ -191,31 +192,33 @@ impl Policy {
     ) {
         let mut releases = std::mem::take(&mut self.releases);
         for release in releases.drain(..) {
-            match release {
-                Release::Admit { ticket, stream } => {
-                    match self.enter(beside, host, now, ticket, actions) {
-                        Ok(Decision::Hold(_)) => {}
-                        Ok(Decision::Refuse(refusal)) => {
-                            actions.push(Action::Refuse { stream, refusal });
-                        }
-                        // If the stage fails, the request continues, unmanaged.
-                        Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => {
-                            actions.push(Action::Resume { stream, ticket });
-                        }
-                    }
+            let (Release::Admit(ticket) | Release::Refuse(ticket, ..)) = release;
+            let Some(&Request {
+                stream,
+                origin,
+                attributes,
+                ..
+            }) = self.stage.requests.of(ticket)
+            else {
+                continue;
+            };
+            let refused = match release {
+                Release::Admit(_) => match self.enter(beside, host, now, ticket, actions) {
+                    Ok(Decision::Hold(_)) => continue,
+                    Ok(Decision::Refuse(refusal)) => Some(refusal),
+                    // If the stage fails, the request continues, unmanaged.
+                    Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => None,
+                },
+                Release::Refuse(_, reason, wait) => {
+                    self.stage.requests.take(ticket);
+                    let origin = origin.unwrap_or(Origin::UNKNOWN);
+                    Some(self.stage.refuse_before(&attributes, origin, reason, wait))
                 }
-                Release::Refuse {
-                    stream,
-                    origin,
-                    attributes,
-                    reason,
-                    retry_after,
-                } => {
-                    let stage = &mut self.stage;
-                    let refusal = stage.refuse_before(&attributes, origin, reason, retry_after);
-                    actions.push(Action::Refuse { stream, refusal });
-                }
-            }
+            };
+            actions.push(match refused {
+                Some(refusal) => Action::Refuse { stream, refusal },
+                None => Action::Resume { stream, ticket },
+            });
         }
         self.releases = releases;
     }

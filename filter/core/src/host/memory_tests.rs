@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use headgate_strategies::host::{Expected, HostError, Number, Shared};
+use headgate_strategies::host::{HostError, Number, Shared};
 
 use crate::host::MetricKind;
 use crate::memory::{Fault, MemoryHost};
@@ -35,15 +35,12 @@ fn counters_only_grow_and_histograms_are_write_only() {
 fn of_two_stores_on_one_version_the_second_conflicts() {
     let host = MemoryHost::new();
     assert_eq!(host.load("k"), Ok(None));
-    host.store("k", b"a", Expected::Absent).unwrap();
-    assert_eq!(
-        host.store("k", b"b", Expected::Absent),
-        Err(HostError::Conflict)
-    );
+    host.store("k", b"a", None).unwrap();
+    assert_eq!(host.store("k", b"b", None), Err(HostError::Conflict));
     let (_, version) = host.load("k").unwrap().unwrap();
-    host.store("k", b"c", Expected::Version(version)).unwrap();
+    host.store("k", b"c", Some(version)).unwrap();
     assert_eq!(
-        host.store("k", b"d", Expected::Version(version)),
+        host.store("k", b"d", Some(version)),
         Err(HostError::Conflict)
     );
     assert_eq!(host.load("k").unwrap().unwrap().0, b"c");
@@ -52,8 +49,7 @@ fn of_two_stores_on_one_version_the_second_conflicts() {
 #[test]
 fn compare_and_swap_loses_no_update_between_threads() {
     let host = Arc::new(MemoryHost::new());
-    host.store("n", &0_u32.to_le_bytes(), Expected::Absent)
-        .unwrap();
+    host.store("n", &0_u32.to_le_bytes(), None).unwrap();
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let host = Arc::clone(&host);
@@ -62,10 +58,7 @@ fn compare_and_swap_loses_no_update_between_threads() {
                 while stored < 500 {
                     let (bytes, version) = host.load("n").unwrap().unwrap();
                     let n = u32::from_le_bytes(bytes.try_into().unwrap()) + 1;
-                    stored += u32::from(
-                        host.store("n", &n.to_le_bytes(), Expected::Version(version))
-                            .is_ok(),
-                    );
+                    stored += u32::from(host.store("n", &n.to_le_bytes(), Some(version)).is_ok());
                 }
             })
         })
@@ -91,15 +84,9 @@ fn wake_ups_are_counted_per_worker_and_fail_for_the_gone() {
 fn injected_faults_happen_as_often_as_ordered() {
     let host = MemoryHost::new();
     host.inject(Fault::StoreConflicts, 2);
-    assert_eq!(
-        host.store("k", b"", Expected::Absent),
-        Err(HostError::Conflict)
-    );
-    assert_eq!(
-        host.store("k", b"", Expected::Absent),
-        Err(HostError::Conflict)
-    );
-    host.store("k", b"", Expected::Absent).unwrap();
+    assert_eq!(host.store("k", b"", None), Err(HostError::Conflict));
+    assert_eq!(host.store("k", b"", None), Err(HostError::Conflict));
+    host.store("k", b"", None).unwrap();
     host.inject(Fault::LoadFails, 1);
     assert!(host.load("k").is_err());
     assert!(host.load("k").is_ok());

@@ -311,20 +311,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
 
     /// Handles request headers (point 1 of Bouncer's Figure 1). Records in `asked` the properties
     /// of the request that its response depends on.
-    pub(super) fn request<S: Stream>(
-        &mut self,
-        stream: &S,
-        headers: Result<Headers<'_, S>, HostError>,
-        asked: &mut Asked,
-    ) -> Decision {
-        let decision = headers.and_then(|headers| self.decide(stream, headers, asked));
-        decision.unwrap_or_else(|error| {
-            self.complain(stream, &error);
-            Decision::PassBy
-        })
-    }
-
-    fn decide<S: Stream>(
+    pub(super) fn decide<S: Stream>(
         &mut self,
         stream: &S,
         mut headers: Headers<'_, S>,

@@ -66,7 +66,11 @@ impl Inbound {
         if filter.engine.is_idle() {
             return Decision::PassBy;
         }
-        let decision = filter.request(stream, headers, &mut self.asked);
+        let decision = headers.and_then(|of| filter.decide(stream, of, &mut self.asked));
+        let decision = decision.unwrap_or_else(|error| {
+            filter.complain(stream, &error);
+            Decision::PassBy
+        });
         if let Decision::Forward(ticket) | Decision::Hold(ticket) = decision {
             self.ticket = Some(ticket);
         }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use headgate_strategies::host::{Expected, Version};
+use headgate_strategies::host::Version;
 
 use super::*;
 use crate::memory::MemoryHost;
@@ -280,7 +280,7 @@ impl Shared for Contended<'_> {
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
         self.host.load(key)
     }
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         self.host.store(key, value, expected)
     }
     fn wake(&self, worker: u32) -> Result<(), HostError> {

@@ -65,7 +65,7 @@ use headgate_strategies::time::Instant;
 
 use super::Outcome;
 use super::output_lengths::Lengths;
-use crate::config::StageConfig;
+use crate::config::{StageConfig, TokensConfig};
 use crate::host::Host;
 use crate::ledger::{Ledger, Tokens};
 use crate::requests::Request;
@@ -98,19 +98,25 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns the budget of a stage, or `None` if the stage has none.
-    pub(super) fn new(config: &StageConfig) -> Option<Self> {
-        let tokens = config.tokens.as_ref()?.whole_budget();
-        Some(Self {
+    /// Returns the budget of a stage. Without a budget, requests take no tokens.
+    pub(super) fn new(config: &StageConfig) -> Self {
+        let tokens = config.tokens.as_ref().map_or(0, TokensConfig::whole_budget);
+        let types = config.tokens.as_ref().map_or(0, |_| config.types.len());
+        Self {
             tokens,
-            token_times: vec![0.0; config.types.len()],
+            token_times: vec![0.0; types],
             in_use: (0.0, 0.0),
             full: tokens.into(),
             ended: (0.0, 0.0),
             looked: Instant::default(),
             waited: None,
-            outputs: vec![Lengths::default(); config.types.len()],
-        })
+            outputs: vec![Lengths::default(); types],
+        }
+    }
+
+    /// Whether the stage has a budget.
+    pub(super) fn is_set(&self) -> bool {
+        self.tokens > 0
     }
 
     /// Adopts the number of tokens of `of`. The measurements of requests stay.
@@ -229,6 +235,9 @@ impl Budget {
         ledger: &Ledger,
         limit: u32,
     ) -> Result<(), HostError> {
+        if !self.is_set() {
+            return Ok(());
+        }
         let (slots, tokens) = (ledger.slots_in_use(host)?, ledger.tokens_in_use(host)?);
         let before = std::mem::replace(&mut self.looked, now);
         let kept = (-now.since(before).as_secs_f64() / MEMORY).exp();
@@ -268,7 +277,7 @@ mod tests {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":8,"tokens":{"budget":100},
             "queue":{"max_length":10,"timeout_us":1},
             "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
-        Budget::new(&FilterConfig::from_json(json).unwrap().stages[0]).unwrap()
+        Budget::new(&FilterConfig::from_json(json).unwrap().stages[0])
     }
 
     fn at(ms: u64) -> Instant {

@@ -15,65 +15,52 @@ use headgate_strategies::time::Instant;
 
 use crate::config::Mode;
 
-/// Access to a record in the workers' shared data.
-#[derive(Debug)]
-pub(super) struct Control {
-    key: String,
+/// Returns the key of the record of a policy's strategy.
+pub(super) fn key(policy: &str, mode: Mode) -> String {
+    let kind = match mode {
+        Mode::Enforce => "control",
+        Mode::DryRun => "control-dry-run",
+    };
+    format!("headgate/{kind}/{policy}")
 }
 
-impl Control {
-    pub(super) fn new(key: String) -> Self {
-        Self { key }
+/// Advances the record of the strategy, if the strategy has a record and an update is due.
+pub(super) fn run(
+    host: &impl Shared,
+    now: Instant,
+    key: &str,
+    strategy: &mut Strategy,
+) -> Result<(), HostError> {
+    match strategy.base.controlled_mut() {
+        Some(controlled) if controlled.due(now) => advance(host, now, key, controlled),
+        Some(_) | None => Ok(()),
     }
+}
 
-    pub(super) fn of_strategy(policy: &str, mode: Mode) -> Self {
-        let kind = match mode {
-            Mode::Enforce => "control",
-            Mode::DryRun => "control-dry-run",
-        };
-        Self::new(format!("headgate/{kind}/{policy}"))
+/// Advances the record of `controlled` under `key`.
+pub(super) fn advance(
+    host: &impl Shared,
+    now: Instant,
+    key: &str,
+    controlled: &mut dyn Controlled,
+) -> Result<(), HostError> {
+    let key = shared::key(key, controlled.schema());
+    let stored = shared::change_bytes(host, &key, shared::ATTEMPTS, |record| {
+        let changed = controlled.sync(now, record);
+        (changed, changed)
+    });
+    match stored {
+        Ok(true) => controlled.stored(),
+        // Either nothing changed, or too many other workers wrote the record at once. In both cases
+        // the next tick tries again.
+        Ok(false) | Err(HostError::Conflict) => {}
+        Err(error) => return Err(error),
     }
-
-    /// Advances the record of the strategy, if the strategy has a record and an update is due.
-    pub(super) fn run(
-        &self,
-        host: &impl Shared,
-        now: Instant,
-        strategy: &mut Strategy,
-    ) -> Result<(), HostError> {
-        match strategy.base.controlled_mut() {
-            Some(controlled) if controlled.due(now) => self.advance(host, now, controlled),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Advances the record of `controlled`.
-    pub(super) fn advance(
-        &self,
-        host: &impl Shared,
-        now: Instant,
-        controlled: &mut dyn Controlled,
-    ) -> Result<(), HostError> {
-        let key = shared::key(&self.key, controlled.schema());
-        let stored = shared::change_bytes(host, &key, shared::ATTEMPTS, |record| {
-            let changed = controlled.sync(now, record);
-            (changed, changed)
-        });
-        match stored {
-            Ok(true) => controlled.stored(),
-            // Either nothing changed, or too many other workers wrote the record at once. In both
-            // cases the next tick tries again.
-            Ok(false) | Err(HostError::Conflict) => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use headgate_strategies::host::Expected;
-
     use super::*;
     use crate::memory::MemoryHost;
 
@@ -104,23 +91,17 @@ mod tests {
     #[test]
     fn measurements_of_each_worker_count_once() {
         let host = MemoryHost::new();
-        let mut workers: Vec<(Control, Counting)> = (0..3)
-            .map(|_| {
-                (
-                    Control::of_strategy("default/a", Mode::Enforce),
-                    Counting::default(),
-                )
-            })
-            .collect();
+        let key = key("default/a", Mode::Enforce);
+        let mut workers = [(); 3].map(|()| Counting::default());
         let now = Instant::default();
         for round in 0..10 {
-            for (n, (control, counting)) in workers.iter_mut().enumerate() {
+            for (n, counting) in workers.iter_mut().enumerate() {
                 counting.fresh += (n + round % 2) as u64;
-                control.advance(&host, now, counting).unwrap();
+                advance(&host, now, &key, counting).unwrap();
             }
         }
-        for (control, counting) in &mut workers {
-            control.advance(&host, now, counting).unwrap();
+        for counting in &mut workers {
+            advance(&host, now, &key, counting).unwrap();
             assert_eq!(counting.limit, 1_000 + 30 + 15);
             assert_eq!(counting.fresh, 0);
         }
@@ -133,13 +114,13 @@ mod tests {
         host.store(
             &shared::key(key, <u64 as shared::Record>::SCHEMA),
             &[0; 16],
-            Expected::Absent,
+            None,
         )
         .unwrap();
         let mut counting = Counting::default();
-        Control::of_strategy("default/a", Mode::Enforce)
-            .advance(&host, Instant::default(), &mut counting)
-            .unwrap();
+        let now = Instant::default();
+        assert_eq!(super::key("default/a", Mode::Enforce), key);
+        advance(&host, now, key, &mut counting).unwrap();
         assert_eq!(counting.limit, 1_000);
         assert_eq!(shared::load(&host, key), Ok(1_000_u64));
     }

@@ -100,7 +100,7 @@ impl Stage {
                         return Ok(());
                     }
                     self.handed_to.push(other);
-                    if self.slots.has_budget() {
+                    if self.slots.budget.is_set() {
                         // The first waiter may need all of the free tokens.
                         return Ok(());
                     }
@@ -113,7 +113,7 @@ impl Stage {
             if self.ledger.try_acquire(host, limit, tokens)? {
                 self.start_first(host, now, tokens.taken, elsewhere.least, actions)?;
             } else if !self.ledger.fits(host, tokens)? {
-                self.slots.waits_for_tokens(now);
+                self.slots.budget.waits(now);
                 return Ok(());
             } else {
                 attempts -= 1;
@@ -129,7 +129,9 @@ impl Stage {
     pub(super) fn first_tokens(&self) -> Option<Tokens> {
         let (slot, _) = self.queue.head()?;
         let request = self.requests.get(slot);
-        Some(request.map_or(Tokens::default(), |of| self.slots.tokens(&of.attributes)))
+        Some(request.map_or(Tokens::default(), |of| {
+            self.slots.budget.tokens(&of.attributes)
+        }))
     }
 
     fn first_elsewhere(&mut self, host: &impl Host, now: Instant) -> Result<Elsewhere, HostError> {

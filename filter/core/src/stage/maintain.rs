@@ -13,9 +13,7 @@ use headgate_strategies::time::Instant;
 use headgate_strategies::work::Work;
 
 use super::Stage;
-use super::acceptance::Exchange;
-use super::control::Control;
-use super::demand::DemandExchange;
+use super::control;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
@@ -128,19 +126,15 @@ impl Stage {
             self.knows_times = true;
             self.recount_work(host)?;
         }
-        self.exchange_demand(host, now)?;
         self.find_overdue(now);
         let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
         let tokens = |kind| self.slots.token_time(kind);
         (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
-        self.control.run(host, now, &mut self.strategy)?;
+        control::run(host, now, &self.control_key, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
+        self.strategy.exchange(host, now)?;
         self.strategy.tick(now);
-        let avoidance = &mut self.strategy.avoidance;
-        if let (Some(acceptance), Some(avoidance)) = (&mut self.acceptance, avoidance) {
-            acceptance.run(host, now, &mut avoidance.window)?;
-        }
         self.audit(host, now, membership)?;
         let queue = self.ledger.queue(host)?;
         self.stats
@@ -150,13 +144,6 @@ impl Stage {
             self.stats.control(host, self.strategy.base.as_ref())?;
         }
         self.stats.flush(host)
-    }
-
-    fn exchange_demand(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        match (&mut self.demand, self.strategy.demand_mut()) {
-            (Some(exchange), Some(demand)) => exchange.run(host, now, demand),
-            _ => Ok(()),
-        }
     }
 
     /// Corrects a lasting difference between totals and shares. Of each list, only the worker with
@@ -227,11 +214,10 @@ impl Stage {
         }
         let new_stats = stats.clone();
         new_stats.configured(host, config.parallelism)?;
-        let exchanges = if same_strategy {
+        let new_strategy = if same_strategy {
             None
         } else {
-            let acceptance = Exchange::new(host, &prefix, &config)?;
-            Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
+            Some(Strategy::new(host, &prefix, &config)?)
         };
         self.stats.flush(host)?;
         fn costs(config: &StageConfig) -> impl Iterator<Item = (&Option<RequestCost>, Measure)> {
@@ -265,18 +251,17 @@ impl Stage {
         self.stats.withdrawn(host, &new_stats).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
-            self.control = Control::of_strategy(&config.policy, config.mode);
+            self.control_key = control::key(&config.policy, config.mode);
         }
-        if let Some((acceptance, demand)) = exchanges {
-            self.strategy = Strategy::from_config(&config);
+        if let Some(strategy) = new_strategy {
+            self.strategy = strategy;
             self.identify();
             let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
             let tokens = |kind| self.slots.token_time(kind);
             (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
             // The next request already uses the shared record. On error, the next tick reads it.
-            self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
-            (self.acceptance, self.demand) = (acceptance, demand);
-            self.exchange_demand(host, now).or(Ok(()))?;
+            control::run(host, now, &self.control_key, &mut self.strategy).or(Ok(()))?;
+            self.strategy.exchange(host, now).or(Ok(()))?;
         }
         self.strategy.set_units(&config.strategy);
         if let Some(order) = &new_order {
@@ -533,7 +518,7 @@ impl Stage {
             return Ok(());
         };
         request.phase = Phase::Running { dequeued };
-        request.tokens = self.slots.tokens(&request.attributes).taken;
+        request.tokens = self.slots.budget.tokens(&request.attributes).taken;
         let waiting = *request;
         request.parked = false;
         // `leave_queue` takes back the charge of the request's turn, so the end of the request must

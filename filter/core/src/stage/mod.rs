@@ -7,12 +7,10 @@
 //!
 //! The caller owns the requests. It reports their arrivals and ends, and executes [`Action`]s.
 
-mod acceptance;
 mod backlog;
 mod budget;
 mod control;
 mod delivery;
-mod demand;
 mod dispatch;
 mod hosts;
 mod maintain;
@@ -36,7 +34,7 @@ use headgate_strategies::request::{Attributes, ClassId, Served, TypeId};
 use headgate_strategies::retries::{self, FirstAttempts};
 use headgate_strategies::rng::Rng;
 use headgate_strategies::service_times::ServiceTimes;
-use headgate_strategies::strategy::Strategy;
+use headgate_strategies::strategy::{Avoidance, Strategy};
 use headgate_strategies::time::{Instant, micros};
 use headgate_strategies::work::Work;
 
@@ -49,10 +47,7 @@ use crate::requests::{Counts, Phase, Request, Requests};
 use crate::stats::{self, Count, StageCount, StageStats};
 use crate::workers::{Membership, WorkerId};
 
-use acceptance::Exchange;
 use backlog::Backlog;
-use control::Control;
-use demand::DemandExchange;
 use hosts::Hosts;
 use parked::Parked;
 use places::Places;
@@ -103,13 +98,11 @@ pub struct Stage {
     service_times: ServiceTimes,
     times_key: String,
     strategy: Strategy,
-    acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
     /// Whether any service time is known, so that the work of queued requests can be estimated.
     knows_times: bool,
-    demand: Option<DemandExchange>,
-    control: Control,
+    control_key: String,
     backlog: Backlog,
     hosts: Hosts,
     parked: Parked,
@@ -161,13 +154,11 @@ impl Stage {
             requests: Requests::new(policy),
             service_times: ServiceTimes::from_config(&config),
             times_key: format!("headgate/times/{}", config.policy),
-            strategy: Strategy::from_config(&config),
-            acceptance: Exchange::new(host, &prefix, &config)?,
+            strategy: Strategy::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
             firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
-            demand: DemandExchange::new(host, &prefix, &config)?,
-            control: Control::of_strategy(&config.policy, config.mode),
+            control_key: control::key(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             hosts: Hosts::new(config.types.len()),
             parked: Parked::new(config.types.len()),
@@ -291,7 +282,7 @@ impl Stage {
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty()
             || !self.parked.is_empty()
-            || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
+            || (self.strategy.avoidance.as_ref()).is_some_and(Avoidance::is_pending)
     }
 
     /// Returns the quality that the application should deliver for this request, ratio. Returns
@@ -358,7 +349,7 @@ impl Stage {
             return Ok(Decision::PassBy);
         };
         if self.service_times.has_cost(attributes.kind) {
-            attributes.output = self.slots.output(attributes);
+            attributes.output = self.slots.budget.output(attributes);
         }
         let attributes = *attributes;
         let decision = self.judge(host, now, ticket, &attributes, actions);
@@ -389,11 +380,6 @@ impl Stage {
         } else {
             self.decide(host, now, attributes, &sight)?
         };
-        // Count only arrivals that are checked against the limit on utilization. Requests that
-        // Bouncer refuses are not checked.
-        if let (Ok(()) | Err(Reason::Utilization), Some(demand)) = (decision, &mut self.demand) {
-            demand.received();
-        }
         let stream = self.stream(ticket).unwrap_or_default();
         if decision.is_ok() && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
@@ -404,7 +390,7 @@ impl Stage {
         }
         let rejected = decision.is_err();
         if let Err(reason) = decision {
-            self.decided(kind, Some(reason));
+            self.strategy.base.decided(false);
             let origin = self.requests.of(ticket).and_then(|request| request.origin);
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
@@ -420,11 +406,8 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            let refused = match &decision {
-                Decision::Refuse(refusal) => Some(refusal.reason),
-                _ => None,
-            };
-            self.decided(kind, refused);
+            let admitted = !matches!(decision, Decision::Refuse(_));
+            self.strategy.base.decided(admitted);
         }
         Ok(decision)
     }
@@ -438,17 +421,6 @@ impl Stage {
         let time = mean.mul_f64(self.usage.of(request.kind));
         self.stats
             .count_stage(StageCount::OfferedWork, micros(time));
-    }
-
-    /// Counts a decision for the strategy, and for the windows of other workers. `refused` is the
-    /// reason for a refusal. No window has refused retries.
-    fn decided(&mut self, kind: TypeId, refused: Option<Reason>) {
-        self.strategy.base.decided(refused.is_none());
-        if let Some(acceptance) = &mut self.acceptance
-            && refused != Some(Reason::Retry)
-        {
-            acceptance.count(kind, refused.is_none());
-        }
     }
 
     /// Returns the recent ratio of refused requests, 0..=1, for replies to clients. Returns `None`
@@ -570,7 +542,7 @@ impl Stage {
         request.work = sight.work.cast_signed();
         request.counts = counts;
         let parks = self.parks(host, now, attributes.kind)?;
-        let (limit, tokens) = (self.slots.limit(now), self.slots.tokens(&attributes));
+        let (limit, tokens) = (self.slots.limit(now), self.slots.budget.tokens(&attributes));
         if queued == 0 && !parks && self.ledger.try_acquire(host, limit, tokens)? {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
@@ -729,7 +701,7 @@ impl Stage {
                     self.answered(host, now, kind);
                 }
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
-                    self.slots.ended(kind, request.tokens, now.since(dequeued));
+                    (self.slots.budget).ended(kind, request.tokens, now.since(dequeued));
                     self.used(now, &request, outcome, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
@@ -947,9 +919,6 @@ impl Stage {
                 work: request.work.cast_unsigned(),
             };
             self.strategy.completed(&served, now);
-        }
-        if let Some(demand) = &mut self.demand {
-            demand.completed(slot, request.weight);
         }
         self.stats.count(kind, Count::Completed);
         let objectives = &self.config.types[kind.0 as usize].slo;

@@ -41,7 +41,7 @@ impl Stage {
         let Some(request) = self.requests.of_mut(ticket) else {
             return Ok(());
         };
-        let more = self.slots.lacks(request, output);
+        let more = self.slots.budget.lacks(request, output);
         let has_slot = matches!(request.phase, Phase::Running { .. }) && request.freed.is_none();
         if more > 0 && has_slot {
             self.ledger.take_more(host, more)?;

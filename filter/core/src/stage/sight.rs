@@ -272,13 +272,13 @@ impl Stage {
         request: &Attributes,
         queue: QueueState,
     ) -> Result<Duration, HostError> {
-        if !self.slots.has_budget() {
+        if !self.slots.budget.is_set() {
             return Ok(Duration::ZERO);
         }
         let first = self.first_tokens().filter(|_| queue.length > 0);
         let first = first.map_or(0, |tokens| tokens.taken);
-        let tokens = self.slots.tokens(request).taken.max(first);
-        Ok(self.slots.rest(self.ledger.tokens_in_use(host)?, tokens))
+        let tokens = self.slots.budget.tokens(request).taken.max(first);
+        Ok((self.slots.budget).rest(self.ledger.tokens_in_use(host)?, tokens))
     }
 
     pub(super) fn decide(

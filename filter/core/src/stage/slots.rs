@@ -8,17 +8,17 @@ use std::time::Duration;
 use headgate_strategies::host::HostError;
 use headgate_strategies::parallelism::Auto;
 use headgate_strategies::reason::Reason;
-use headgate_strategies::request::{Attributes, TypeId};
+use headgate_strategies::request::TypeId;
 use headgate_strategies::service_times::ServiceTimes;
 use headgate_strategies::strategy::ValueCut;
 use headgate_strategies::time::Instant;
 
 use super::Outcome;
 use super::budget::Budget;
-use super::control::Control;
+use super::control;
 use crate::config::StageConfig;
 use crate::host::Host;
-use crate::ledger::{Ledger, Tokens};
+use crate::ledger::Ledger;
 use crate::requests::Request;
 
 /// The time between two exchanges of a worker with the shared record. It is half of the shortest
@@ -30,13 +30,15 @@ const PERIOD: Duration = Duration::from_millis(10);
 pub(super) struct Slots {
     configured: u32,
     found: Option<Found>,
-    budget: Option<Budget>,
+    /// The budget of tokens.
+    pub(super) budget: Budget,
 }
 
 #[derive(Debug)]
 struct Found {
     auto: Auto,
-    control: Control,
+    /// The key of the shared record.
+    key: String,
     looked: Instant,
     /// The number of slots in use on other workers.
     elsewhere: i64,
@@ -51,7 +53,7 @@ impl Slots {
                 config.parallelism,
                 config.types.len(),
             ),
-            control: Control::new(format!("headgate/parallelism/{}", config.policy)),
+            key: format!("headgate/parallelism/{}", config.policy),
             looked: Instant::default(),
             elsewhere: 0,
         };
@@ -66,9 +68,10 @@ impl Slots {
     /// in the shared record.
     pub(super) fn reconfigure(&mut self, old: &StageConfig, new: &StageConfig) {
         let mut budget = Budget::new(new);
-        if let (Some(before), Some(now)) = (&mut self.budget, &budget) {
-            before.resize(now);
-            budget = self.budget.take();
+        let is_kept = budget.is_set() && self.budget.is_set();
+        if is_kept {
+            self.budget.resize(&budget);
+            std::mem::swap(&mut self.budget, &mut budget);
         }
         if old.auto_parallelism != new.auto_parallelism
             || old.parallelism != new.parallelism
@@ -77,7 +80,7 @@ impl Slots {
         {
             *self = Self::new(new);
         }
-        if let Some(budget) = budget.as_mut().filter(|_| old.types != new.types) {
+        if is_kept && old.types != new.types {
             budget.forget_types(new);
         }
         self.budget = budget;
@@ -90,8 +93,7 @@ impl Slots {
 
     /// Returns the mean number of slots that work at once while requests wait.
     pub(super) fn working(&self) -> f64 {
-        let slots = self.without_budget();
-        (self.budget.as_ref()).map_or(slots.into(), |budget| budget.slots(slots))
+        self.budget.slots(self.without_budget())
     }
 
     /// Returns P for decisions, without regard to the budget.
@@ -101,31 +103,18 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.limit())
     }
 
-    /// Returns the tokens that a request takes with its slot.
-    pub(super) fn tokens(&self, request: &Attributes) -> Tokens {
-        (self.budget.as_ref()).map_or(Tokens::default(), |budget| budget.tokens(request))
-    }
-
-    /// Records that a request has released its tokens ([`Budget::ended`]).
-    pub(super) fn ended(&mut self, kind: TypeId, tokens: u32, held: Duration) {
-        if let Some(budget) = &mut self.budget {
-            budget.ended(kind, tokens, held);
-        }
-    }
-
     /// Returns P · tokens · slot time ÷ budget, the mean over requests of `kind`, s. Returns 0
     /// without a budget. A request with this slot time takes the same part of the slots as these
     /// requests take of the budget.
     pub(super) fn token_time(&self, kind: TypeId) -> f64 {
-        let part_time = (self.budget.as_ref()).map_or(0.0, |budget| budget.part_time(kind));
-        part_time * f64::from(self.known())
+        self.budget.part_time(kind) * f64::from(self.known())
     }
 
     /// Returns P for the value cut. With a budget, P is the known P, because [`Self::token_time`]
     /// already covers the budget. While P is unlimited, its upper bound would make every type's
     /// demand look small.
     pub(super) fn for_value(&self) -> u32 {
-        match self.has_budget() {
+        match self.budget.is_set() {
             true => self.known(),
             false => self.count(),
         }
@@ -135,43 +124,9 @@ impl Slots {
     pub(super) fn wrote(&mut self, request: &Request, outcome: Outcome) {
         let counted = request.counts_each.then_some(request.output);
         // A response without a body has no output.
-        if let Some(budget) = self.budget.as_mut()
-            && (counted.is_some() || request.output > 0)
-        {
-            budget.wrote(&request.attributes, counted, outcome);
+        if counted.is_some() || request.output > 0 {
+            self.budget.wrote(&request.attributes, counted, outcome);
         }
-    }
-
-    /// Returns the output that is expected of a request, tokens. Returns 0 without a budget.
-    pub(super) fn output(&self, request: &Attributes) -> u32 {
-        (self.budget.as_ref()).map_or(0, |budget| budget.output(request))
-    }
-
-    /// Returns the number of tokens that a request lacks for an output ([`Budget::lacks`]).
-    pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
-        (self.budget.as_ref()).map_or(0, |budget| budget.lacks(request, output))
-    }
-
-    /// Returns the time until a request with these tokens fits ([`Budget::rest`]).
-    pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
-        (self.budget.as_ref()).map_or(Duration::ZERO, |budget| budget.rest(in_use, tokens))
-    }
-
-    /// Whether requests take tokens.
-    pub(super) fn has_budget(&self) -> bool {
-        self.budget.is_some()
-    }
-
-    /// Records that the first waiter waits for tokens while a slot is free.
-    pub(super) fn waits_for_tokens(&mut self, now: Instant) {
-        if let Some(budget) = &mut self.budget {
-            budget.waits(now);
-        }
-    }
-
-    /// Whether a wait that began at `since` may have been a wait for tokens.
-    pub(super) fn is_short_of_tokens(&self, since: Instant) -> bool {
-        (self.budget.as_ref()).is_some_and(|budget| budget.binds(since))
     }
 
     /// Returns the mean service time with few requests in flight ([`Auto::reference`]).
@@ -188,7 +143,7 @@ impl Slots {
 
     /// Whether neither P nor a budget limits the requests in the backend.
     pub(super) fn is_unlimited(&self) -> bool {
-        self.is_open() && self.budget.is_none()
+        self.is_open() && !self.budget.is_set()
     }
 
     /// Whether P is unlimited, because the backend meets the objectives without a limit.
@@ -234,7 +189,7 @@ impl Slots {
     /// from `dequeued` to `now`. It leaves out the queue wait if the request may have waited for
     /// tokens, and the time before the end of a suspension ([`Auto::resumed`]).
     pub(super) fn response(&self, arrived: Instant, dequeued: Instant, now: Instant) -> Duration {
-        let is_short = self.is_short_of_tokens(arrived);
+        let is_short = self.budget.binds(arrived);
         let from = if is_short { dequeued } else { arrived };
         let resumed = self.found.as_ref().map(|found| found.auto.resumed(now));
         now.since(from.max(resumed.unwrap_or_default()))
@@ -281,7 +236,7 @@ impl Slots {
         weight: u32,
     ) {
         // Only a wait for a slot shows that all slots were in use.
-        let met = (waited && !self.is_short_of_tokens(started), beside);
+        let met = (waited && !self.budget.binds(started), beside);
         if let Some(found) = &mut self.found {
             found.auto.completed(kind, started, ended, met, weight);
         }
@@ -312,12 +267,9 @@ impl Slots {
         times: &ServiceTimes,
         cut: Option<&ValueCut>,
     ) -> Result<bool, HostError> {
-        if let Some(mut budget) = self.budget.take() {
-            let looked = budget.look(host, now, ledger, self.limit(now));
-            self.budget = Some(budget);
-            looked?;
-        }
-        let is_short = self.is_short_of_tokens(now);
+        let limit = self.limit(now);
+        self.budget.look(host, now, ledger, limit)?;
+        let is_short = self.budget.binds(now);
         let Some(found) = self
             .found
             .as_mut()
@@ -338,7 +290,7 @@ impl Slots {
             in_flight = in_flight.saturating_add(queued);
         }
         (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
-        found.control.advance(host, now, &mut found.auto)?;
+        control::advance(host, now, &found.key, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }
 }

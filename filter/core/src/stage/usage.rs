@@ -59,9 +59,6 @@ impl Stage {
             Outcome::Unmeasured => {
                 if let Some(capacity) = &mut self.strategy.capacity {
                     capacity.served(now, held, request.weight);
-                    if let Some(demand) = &mut self.demand {
-                        demand.completed(held, request.weight);
-                    }
                 }
                 let Some(mean) = self.service_times.mean_of(&request.attributes) else {
                     return;

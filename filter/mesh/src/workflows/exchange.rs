@@ -178,8 +178,7 @@ impl Workflows {
             let Some((request, part)) = parts.both_mut(requests, ticket) else {
                 return;
             };
-            let (stream, origin) = (request.stream, origin(request));
-            let workflow = WorkflowId(origin.flow);
+            let workflow = WorkflowId(origin(request).flow);
             match fate {
                 Fate::Pass(waited) => {
                     part.pass(request, now);
@@ -187,7 +186,7 @@ impl Workflows {
                     // A host error is ignored, because only a value in the histogram is then
                     // missing.
                     stats.waited(host, workflow, waited).unwrap_or(());
-                    releases.push(Release::Admit { ticket, stream });
+                    releases.push(Release::Admit(ticket));
                 }
                 Fate::Late(retry_after) => {
                     let (reason, count) = match part.hasty {
@@ -196,15 +195,7 @@ impl Workflows {
                     };
                     stats.count(workflow, count);
                     stats.count(workflow, Count::RejectedEnforced);
-                    let attributes = request.attributes;
-                    requests.take(ticket);
-                    releases.push(Release::Refuse {
-                        stream,
-                        origin,
-                        attributes,
-                        reason,
-                        retry_after,
-                    });
+                    releases.push(Release::Refuse(ticket, reason, retry_after));
                 }
             }
         });
@@ -216,8 +207,7 @@ impl Workflows {
         self.limiter.clear(now, |ticket, _| {
             if let Some((request, part)) = parts.both_mut(requests, ticket) {
                 part.pass(request, now);
-                let stream = request.stream;
-                releases.push(Release::Admit { ticket, stream });
+                releases.push(Release::Admit(ticket));
             }
         });
     }

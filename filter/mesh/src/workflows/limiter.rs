@@ -134,7 +134,6 @@ pub(crate) struct Limiter {
     prefix: String,
     /// The lines by workflow.
     lines: Vec<Line>,
-    held: usize,
 }
 
 impl Limiter {
@@ -143,13 +142,12 @@ impl Limiter {
         Self {
             prefix: prefix.to_owned(),
             lines: Vec::new(),
-            held: 0,
         }
     }
 
     /// Returns the number of held requests.
     pub(crate) fn held(&self) -> usize {
-        self.held
+        self.lines.iter().map(|line| line.waiters.len()).sum()
     }
 
     fn line(&mut self, workflow: WorkflowId) -> &mut Line {
@@ -258,7 +256,6 @@ impl Limiter {
         now: Instant,
         tolerance: Duration,
     ) {
-        self.held += 1;
         self.line(workflow).waiters.push_back(Waiter {
             request,
             arrived: now,
@@ -283,7 +280,6 @@ impl Limiter {
             return false;
         };
         line.waiters.remove(at);
-        self.held -= 1;
         true
     }
 
@@ -296,12 +292,8 @@ impl Limiter {
         level: impl Fn(WorkflowId) -> Option<Level>,
         mut out: impl FnMut(Ticket, Fate),
     ) {
-        if self.held == 0 {
-            return;
-        }
         let lines = (0..).map(WorkflowId).zip(&mut self.lines);
         for (workflow, line) in lines.filter(|(_, line)| !line.waiters.is_empty()) {
-            let before = line.waiters.len();
             let level = level(workflow);
             let Line {
                 waiters, tickets, ..
@@ -334,7 +326,6 @@ impl Limiter {
                     kept
                 });
             }
-            self.held -= before - line.waiters.len();
         }
     }
 

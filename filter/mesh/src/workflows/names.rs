@@ -297,7 +297,6 @@ mod tests {
     use super::*;
     use crate::memory::{Fault, MemoryHost};
     use crate::shared::ATTEMPTS;
-    use headgate_strategies::host::Expected;
 
     const T: Instant = Instant::from_nanos(1);
 
@@ -466,7 +465,7 @@ mod tests {
             let mut blob = if ours { shared::header(9).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let host = MemoryHost::new();
-            host.store(&shared::key("names", 9), &blob, Expected::Absent).unwrap();
+            host.store(&shared::key("names", 9), &blob, None).unwrap();
             let mut worker = directory(&host, 10);
             worker.sync(&host).unwrap();
             prop_assert!(worker.len() <= 10);

@@ -43,10 +43,6 @@ pub(super) struct Pairs<P> {
     evicted: u32,
     #[serde(skip)]
     arrived: u32,
-    /// The index of the last look-up. The next look-up tries the following index first, because
-    /// counts often come in order.
-    #[serde(skip)]
-    place: usize,
 }
 
 impl<P> Default for Pairs<P> {
@@ -55,7 +51,6 @@ impl<P> Default for Pairs<P> {
             pairs: Vec::new(),
             evicted: 0,
             arrived: 0,
-            place: 0,
         }
     }
 }
@@ -103,16 +98,10 @@ impl<P: Pair> Pairs<P> {
     /// Returns the pair of `key`, which is added as seen at `now` if it is new. Returns `None` if
     /// there is no room for a new pair.
     pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
-        let next = self.place + 1;
-        let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
-            next
-        } else {
-            match self.binary_search_by(|pair| pair.key().cmp(&key)) {
-                Ok(at) => at,
-                Err(_) => self.insert(key, now)?,
-            }
+        let at = match self.binary_search_by(|pair| pair.key().cmp(&key)) {
+            Ok(at) => at,
+            Err(_) => self.insert(key, now)?,
         };
-        self.place = at;
         self.get_mut(at)
     }
 

@@ -194,11 +194,6 @@ impl Workflows {
         self.names.take_freed()
     }
 
-    /// Returns a number that changes whenever ids of services may belong to other services.
-    pub(crate) fn services_revision(&self) -> u64 {
-        self.services.revision()
-    }
-
     /// Returns the id of the downstream service `name`. Services beyond [`MAX_SERVICES`] share id
     /// 0.
     pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {

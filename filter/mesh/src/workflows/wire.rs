@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::ProcessId;
-use headgate_core::progress::millis;
+use headgate_core::progress::{members, millis};
 use headgate_strategies::request::Progress;
 
 pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW, member};
@@ -69,16 +69,6 @@ pub fn spent(dictionary: &str) -> Option<Spent> {
     Some(Spent {
         wait: of("wait")?,
         slot: of("slot")?,
-    })
-}
-
-/// Yields the keys and values of a dictionary. The value of a key without a value is empty. The
-/// parameters of values are left out, because none of Headgate's members has parameters.
-fn members(dictionary: &str) -> impl Iterator<Item = (&str, &str)> {
-    dictionary.split(',').map(|member| {
-        let member = member.trim_matches([' ', '\t']);
-        let (key, value) = member.split_once('=').unwrap_or((member, ""));
-        (key, value.split_once(';').map_or(value, |(value, _)| value))
     })
 }
 

@@ -37,7 +37,6 @@ pub(super) struct Log {
     pub(super) in_general: usize,
     /// The counts, by type.
     fresh: Vec<Fresh>,
-    left_out: u64,
     /// The type at which the next exchange continues.
     cursor: u64,
 }
@@ -48,7 +47,6 @@ impl Log {
             samples: Vec::with_capacity(CAPACITY),
             in_general: 0,
             fresh: vec![Fresh::default(); types],
-            left_out: 0,
             cursor: 0,
         }
     }
@@ -59,7 +57,6 @@ impl Log {
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {
-            self.left_out += 1;
             fresh.unmeasured += u64::from(weight);
             return false;
         }
@@ -76,10 +73,6 @@ impl Log {
 
     pub(super) fn is_half_full(&self) -> bool {
         self.samples.len() >= CAPACITY / 2
-    }
-
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
     }
 
     /// Returns the new samples for the general histogram, each with its weight.

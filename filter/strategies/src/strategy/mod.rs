@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use crate::config::{StageConfig, StrategyConfig, TypeConfig};
 use crate::demand::Demand;
+use crate::host::{HostError, Shared};
 use crate::reason::Reason;
 use crate::request::{Attributes, ClassId, Served};
 use crate::rng::Rng;
@@ -222,6 +223,36 @@ impl Strategy {
         }
     }
 
+    /// Creates the strategy of one of several workers. Its windows have the requests of all workers
+    /// that use the same `prefix`.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn new(host: &impl Shared, prefix: &str, config: &StageConfig) -> Result<Self, HostError> {
+        let mut this = Self::from_config(config);
+        if let Some(demand) = this.demand_mut() {
+            demand.share(host, prefix)?;
+        }
+        if let Some(avoidance) = &mut this.avoidance {
+            avoidance.share(host, prefix, config)?;
+        }
+        Ok(this)
+    }
+
+    /// Exchanges the counts of windows with the other workers.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn exchange(&mut self, host: &impl Shared, now: Instant) -> Result<(), HostError> {
+        if let Some(demand) = self.demand_mut() {
+            demand.exchange(host, now)?;
+        }
+        match &mut self.avoidance {
+            Some(avoidance) => avoidance.exchange(host, now),
+            None => Ok(()),
+        }
+    }
+
     /// Decides at point 1 of Bouncer's Figure 1. Admits a request that arrives at `view.now`, or
     /// returns the reason for its refusal.
     pub fn decide(
@@ -271,8 +302,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the measured demand, so that the caller can add other workers' measurements.
-    pub fn demand_mut(&mut self) -> Option<&mut Demand> {
+    fn demand_mut(&mut self) -> Option<&mut Demand> {
         match &mut self.capacity {
             Some(capacity) => Some(capacity.demand_mut()),
             None => self.base.demand_mut(),
@@ -325,7 +355,7 @@ impl Strategy {
     /// Records that the request that was just admitted was refused after all.
     pub fn withdrawn(&mut self, request: &Attributes) {
         if let Some(avoidance) = &mut self.avoidance {
-            avoidance.window.withdraw(request.kind);
+            avoidance.withdraw(request.kind);
         }
         self.base.withdrawn(request);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::host::{HostError, Number, Shared, Version};
 
 use super::{MetricId, MetricKind};
 
@@ -343,7 +343,7 @@ impl Shared for MemoryHost {
         Ok(self.blobs().get(key).cloned())
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         self.called();
         if self.hit(Fault::StoreFails) {
             let call = "proxy_set_shared_data";
@@ -357,7 +357,7 @@ impl Shared for MemoryHost {
         }
         let mut blobs = self.blobs();
         let found = blobs.get(key).map(|(_, version)| *version);
-        if Expected::from(found) != expected {
+        if found != expected {
             return Err(HostError::Conflict);
         }
         let version = Version(self.versions.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
@@ -424,7 +424,7 @@ impl Shared for Group<'_> {
         self.memory.load(&format!("{}/{key}", self.id))
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         self.memory
             .store(&format!("{}/{key}", self.id), value, expected)
     }
@@ -459,7 +459,7 @@ impl Shared for &MemoryHost {
         (**self).load(key)
     }
 
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+    fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError> {
         (**self).store(key, value, expected)
     }
 

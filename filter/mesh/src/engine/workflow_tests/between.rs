@@ -4,6 +4,7 @@ use headgate_core::config::{Direction, OutboundConfig};
 use headgate_core::http::BesideHttp;
 
 use super::*;
+use crate::workflows::ServiceId;
 
 fn outbound() -> FilterConfig {
     FilterConfig {

@@ -58,7 +58,6 @@ use record::Controller;
 #[derive(Debug)]
 pub(super) struct ResponseTimeController {
     law: RateLaw,
-    scope: ControlScope,
     classes: usize,
     /// A number that identifies the types and classes to which the record belongs.
     fingerprint: u64,
@@ -98,7 +97,7 @@ impl ResponseTimeController {
             .map(|&micros| micros as f64 / 1e6)
             .collect();
         let part = || Part {
-            bucket: Bucket::new(law.max_rate),
+            bucket: Bucket::new(law.config.max_rate),
             batch: Batch::new(settings.percentile, settings.requests),
             begun: 0.0,
             under_way: 0,
@@ -106,7 +105,6 @@ impl ResponseTimeController {
             folded: false,
         };
         Self {
-            scope: settings.scope,
             classes: config.classes.len().max(1),
             fingerprint: fingerprint(config, settings.scope == ControlScope::Type, true),
             parts: targets.iter().map(|_| part()).collect(),
@@ -126,7 +124,7 @@ impl ResponseTimeController {
     }
 
     fn index(&self, kind: TypeId, class: ClassId) -> usize {
-        let kind = match self.scope {
+        let kind = match self.law.config.scope {
             ControlScope::Type => usize::from(kind.0),
             ControlScope::Policy => 0,
         };
@@ -183,7 +181,7 @@ impl ResponseTimeController {
 
 impl Admission for ResponseTimeController {
     fn quality(&self, kind: TypeId, class: ClassId) -> Option<f64> {
-        self.law.degradation?;
+        self.law.config.degradation?;
         let controller = self.controllers.get(self.index(kind, class))?;
         Some(controller.quality)
     }
@@ -196,7 +194,7 @@ impl Admission for ResponseTimeController {
 
     /// Returns the rate, or the maximum rate while the rate is not enforced.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
-        Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
+        Some(self.rate(kind, class).unwrap_or(self.law.config.max_rate))
     }
 
     /// Returns the time until the next token.

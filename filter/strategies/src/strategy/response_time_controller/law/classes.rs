@@ -43,13 +43,13 @@ impl RateLaw {
             self.decrease(own, step);
         } else if lower.iter().all(|lower| self.is_least(lower)) {
             own.runs_in_vain += step.part.min(1.0);
-            if own.runs_in_vain > self.lower_class_patience {
+            if own.runs_in_vain > f64::from(self.config.lower_class_patience) {
                 self.decrease(own, step);
             }
         } else {
             own.runs_in_vain = 0.0;
             for lower in lower {
-                self.divide(lower, self.lower_class_decrease, step, 0.0);
+                self.divide(lower, self.config.lower_class_decrease, step, 0.0);
             }
         }
     }

@@ -65,7 +65,7 @@ impl RateLaw {
             own.quality = (own.quality + degradation.increase).min(1.0);
         }
         if own.quality >= 1.0 {
-            self.set_rate(own, self.max_rate);
+            self.set_rate(own, self.config.max_rate);
         }
     }
 }

@@ -57,7 +57,7 @@ mod degradation;
 
 use super::bucket;
 use super::record::Controller;
-use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
+use crate::config::ResponseTimeControllerConfig;
 
 /// The default of adj_i, as a ratio of the highest recent throughput.
 const STEP: f64 = 0.05;
@@ -76,20 +76,9 @@ const FORGET: f64 = 300.0;
 /// The parameters of Figure 4 and of §3.3.
 #[derive(Debug)]
 pub(super) struct RateLaw {
-    smoothing: f64,
-    increase_below: f64,
-    decrease_above: f64,
-    /// adj_i, or `None` for the law in units of the throughput.
-    increase: Option<f64>,
-    decrease: f64,
-    increase_offset: f64,
-    min_rate: f64,
-    pub(super) max_rate: f64,
+    pub(super) config: ResponseTimeControllerConfig,
     /// The time between runs without a complete batch, s.
     pub(super) timeout: f64,
-    lower_class_decrease: f64,
-    lower_class_patience: f64,
-    pub(super) degradation: Option<DegradationConfig>,
 }
 
 /// The effect of a run on the rates.
@@ -113,30 +102,20 @@ impl Step {
 impl RateLaw {
     pub(super) fn new(config: &ResponseTimeControllerConfig) -> Self {
         Self {
-            smoothing: config.smoothing,
-            increase_below: config.increase_below,
-            decrease_above: config.decrease_above,
-            increase: config.increase,
-            decrease: config.decrease,
-            increase_offset: config.increase_offset,
-            min_rate: config.min_rate,
-            max_rate: config.max_rate,
+            config: config.clone(),
             timeout: config.timeout_us as f64 / 1e6,
-            lower_class_decrease: config.lower_class_decrease,
-            lower_class_patience: f64::from(config.lower_class_patience),
-            degradation: config.degradation,
         }
     }
 
     /// Returns a controller without measurements, at the maximum rate.
     pub(super) fn initial(&self, now: f64) -> Controller {
         Controller {
-            rate: self.max_rate,
+            rate: self.config.max_rate,
             quality: 1.0,
             raised: now,
             ran: now,
             busy: now,
-            level: bucket::depth(self.max_rate),
+            level: bucket::depth(self.config.max_rate),
             accounted: now,
             ..Controller::default()
         }
@@ -145,8 +124,9 @@ impl RateLaw {
     /// Clamps values of the record to the bounds of this configuration. The record may come from
     /// another configuration.
     pub(super) fn clamp(&self, controller: &mut Controller) {
-        controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
-        let lowest = self.degradation.map_or(1.0, |d| d.min_quality);
+        let (least, most) = (self.config.min_rate, self.config.max_rate);
+        controller.rate = controller.rate.clamp(least, most);
+        let lowest = self.config.degradation.map_or(1.0, |d| d.min_quality);
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
@@ -172,23 +152,23 @@ impl RateLaw {
         own.current = Some(current);
         own.aged = sample.is_none();
         let error = (current - target) / target;
-        let is_typical = is_typical || self.increase.is_some();
-        own.missing = error > self.decrease_above && is_typical;
+        let is_typical = is_typical || self.config.increase.is_some();
+        own.missing = error > self.config.decrease_above && is_typical;
         let step = Step {
             error,
-            part: self.increase.map_or(elapsed / target, |_| 1.0),
+            part: self.config.increase.map_or(elapsed / target, |_| 1.0),
             target,
             is_overload,
         };
         if own.missing {
             if sample.is_some() {
-                match &self.degradation {
+                match &self.config.degradation {
                     Some(degradation) => self.degrade(degradation, classes, class, &step),
                     None => self.decrease_rates(classes, class, &step),
                 }
             }
-        } else if error < self.increase_below && !held {
-            match &self.degradation {
+        } else if error < self.config.increase_below && !held {
+            match &self.config.degradation {
                 Some(degradation) => self.restore(degradation, own, &step, now),
                 None => self.increase(own, &step),
             }
@@ -199,8 +179,8 @@ impl RateLaw {
     }
 
     fn smoothed(&self, own: &Controller, sample: Option<f64>) -> f64 {
-        let faded =
-            |current: f64, sample: f64| self.smoothing * current + (1.0 - self.smoothing) * sample;
+        let past = self.config.smoothing;
+        let faded = |current: f64, sample: f64| past * current + (1.0 - past) * sample;
         match (own.current, sample) {
             (None, sample) => sample.unwrap_or(0.0),
             (Some(current), None) => faded(current, 0.0),
@@ -210,7 +190,7 @@ impl RateLaw {
     }
 
     fn increase(&self, own: &mut Controller, step: &Step) {
-        let whole = self.increase.unwrap_or_else(|| {
+        let whole = self.config.increase.unwrap_or_else(|| {
             let most = own.best.max(1.0 / step.target);
             STEP * if own.refused > 0.0 {
                 most
@@ -218,14 +198,14 @@ impl RateLaw {
                 most.max(own.rate)
             }
         });
-        let more = -(step.error - self.increase_offset) * step.part * whole;
+        let more = -(step.error - self.config.increase_offset) * step.part * whole;
         self.set_rate(own, own.rate + more);
     }
 
     fn decrease(&self, own: &mut Controller, step: &Step) {
-        let least = self.throughput(own) / self.decrease.powi(DRAIN);
+        let least = self.throughput(own) / self.config.decrease.powi(DRAIN);
         let least = if least.is_finite() { least } else { 0.0 };
-        self.divide(own, self.decrease, step, least);
+        self.divide(own, self.config.decrease, step, least);
     }
 
     fn divide(&self, own: &mut Controller, divisor: f64, step: &Step, least: f64) {
@@ -240,7 +220,7 @@ impl RateLaw {
 
     /// Returns x, requests/s. It is infinite without answers, and with a given adj_i.
     fn throughput(&self, own: &Controller) -> f64 {
-        let measured = own.throughput().filter(|_| self.increase.is_none());
+        let measured = own.throughput().filter(|_| self.config.increase.is_none());
         measured.unwrap_or(f64::INFINITY)
     }
 
@@ -251,18 +231,18 @@ impl RateLaw {
 
     fn set_rate(&self, own: &mut Controller, rate: f64) {
         let old = own.rate;
-        own.rate = rate.clamp(self.min_rate, self.max_rate);
+        own.rate = rate.clamp(self.config.min_rate, self.config.max_rate);
         bucket::carry_debt(own, old);
     }
 
     /// Whether the rate is enforced and at its minimum.
     fn is_least(&self, controller: &Controller) -> bool {
-        self.is_enforced(controller) && controller.rate <= self.min_rate
+        self.is_enforced(controller) && controller.rate <= self.config.min_rate
     }
 
     /// Whether requests need a token.
     pub(super) fn is_enforced(&self, controller: &Controller) -> bool {
-        match &self.degradation {
+        match &self.config.degradation {
             Some(degradation) => degradation.admission && controller.at_the_door,
             None => true,
         }
@@ -270,7 +250,7 @@ impl RateLaw {
 
     /// Whether idle time has no further effect.
     pub(super) fn is_recovered(&self, controller: &Controller) -> bool {
-        controller.rate >= self.max_rate && controller.quality >= 1.0 && !controller.missing
+        controller.rate >= self.config.max_rate && controller.quality >= 1.0 && !controller.missing
     }
 }
 
