@@ -36,7 +36,7 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
   "app.kubernetes.io/version" .Chart.AppVersion
   "app.kubernetes.io/managed-by" .Release.Service
   "app.kubernetes.io/part-of" "headgate" -}}
-{{ merge $own .Values.commonLabels | toYaml }}
+{{ merge $own (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* The labels above, and those of a map, which override them: (list . map). */}}
@@ -46,7 +46,8 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 
 {{/* Labels of the operator's Pods. The chart's version is missing, because its change would restart the Pods. */}}
 {{- define "headgate.podLabels" -}}
-{{ merge (include "headgate.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml }}
+{{- $own := include "headgate.selectorLabels" . | fromYaml -}}
+{{ merge $own (.Values.podLabels | default dict) (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{- define "headgate.serviceAccountName" -}}
