@@ -66,15 +66,14 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 
 {{/*
 The securityContext of each Pod. Values that `helm upgrade --reuse-values` kept from 0.1.0 lack the key. Helm removes
-only the fields that are set to null.
+only the fields that are set to null. One map, because duplicate keys are invalid in YAML. Values
+override the chart's own fields, except that merge counts `runAsNonRoot: false` as missing.
 */}}
 {{- define "headgate.podSecurityContext" -}}
-runAsNonRoot: true
-{{- $own := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
-{{- with ternary .Values.podSecurityContext $own (hasKey .Values "podSecurityContext") }}
-{{ toYaml . }}
-{{- end }}
-seccompProfile: {type: RuntimeDefault}
+{{- $user := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
+{{- $given := ternary .Values.podSecurityContext $user (hasKey .Values "podSecurityContext") }}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{ merge (dict) ($given | default dict) $own | toYaml }}
 {{- end }}
 
 {{/* The Secret with the operator's own certificate, key and the CA of proxies. */}}

@@ -162,6 +162,11 @@ fn labels_and_annotations_that_several_values_have_are_there_once() {
     assert_eq!(label(dashboard, "grafana_dashboard"), "1");
     let component = "app.kubernetes.io/component";
     assert_eq!(label("Service/headgate-metrics", component), "metrics");
+    for (object, role) in [("edit", "admin"), ("edit", "edit"), ("view", "view")] {
+        let object = format!("ClusterRole/headgate-{object}");
+        let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{role}");
+        assert_eq!(label(&object, &aggregate), "true", "{role}");
+    }
     let pods = &find(&objects, "Deployment/headgate")["spec"]["template"]["metadata"];
     assert_eq!(pods["labels"]["release"], "pods");
     let container = "kubectl.kubernetes.io/default-container";
