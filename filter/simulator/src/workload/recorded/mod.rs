@@ -30,6 +30,9 @@ use fields::Fields;
 /// The longest recording: a month.
 pub(crate) const LONGEST_HOURS: u64 = 31 * 24;
 const LONGEST_NS: u64 = LONGEST_HOURS * 3_600_000_000_000;
+/// The end of the start times, in the year 2540, ns since the Unix epoch. A u64 has room for
+/// fourteen years after it, and so for every duration.
+const LATEST_NS: u64 = 18_000_000_000_000_000_000;
 /// The longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;
 /// The maximum number of skipped lines that a caveat names.
@@ -66,6 +69,9 @@ pub enum Passed {
     /// The line has no start time.
     #[error("no START_TIME")]
     NoStart,
+    /// The start time is before the epoch, or too late for a number of ns.
+    #[error("START_TIME before 1970 or after 2539")]
+    FarStart,
     /// The line has no duration.
     #[error("neither DURATION nor x-envoy-upstream-service-time")]
     NoDuration,
@@ -434,7 +440,9 @@ pub fn read_requests(
 
 /// Returns the start and the service time of a request, ns.
 fn times(fields: &Fields) -> Result<(u64, Option<u64>), Passed> {
-    let start_ns = fields.start_ns.ok_or(Passed::NoStart)?;
+    let start_ns = u64::try_from(fields.start_ns.ok_or(Passed::NoStart)?);
+    let in_range = start_ns.ok().filter(|start_ns| *start_ns < LATEST_NS);
+    let start_ns = in_range.ok_or(Passed::FarStart)?;
     let service_ns = match fields.reached_upstream {
         Some(false) => None,
         _ => Some(fields.service_ns().ok_or(Passed::NoDuration)?),

@@ -139,6 +139,15 @@ fn a_log_without_requests_says_why() {
         "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format \
          (lines 1, 2)"
     );
+    let line = ENVOY.lines().next().unwrap();
+    for year in ["1969", "2554", "9999"] {
+        let log = line.replace("2026", year);
+        assert!(is_access_log(log.as_bytes()));
+        assert_eq!(
+            error(&log),
+            "no request: 1 line was passed by: START_TIME before 1970 or after 2539 (line 1)"
+        );
+    }
 }
 
 #[test]
