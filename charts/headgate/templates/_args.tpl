@@ -37,7 +37,7 @@
 {{- end }}
 {{- if eq .Values.tls.mode "Generated" }}
 - --tls-authority={{ include "headgate.caName" . }}
-{{- range concat (include "headgate.dnsNames" . | fromYamlArray) .Values.tls.generated.ipAddresses }}
+{{- range concat (include "headgate.dnsNames" . | fromYamlArray) (.Values.tls.generated.ipAddresses | default list) }}
 - --tls-name={{ . }}
 {{- end }}
 {{- end }}

@@ -36,7 +36,7 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
   "app.kubernetes.io/version" .Chart.AppVersion
   "app.kubernetes.io/managed-by" .Release.Service
   "app.kubernetes.io/part-of" "headgate" -}}
-{{ merge $own .Values.commonLabels | toYaml }}
+{{ merge $own (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* The labels above, and those of a map, which override them: (list . map). */}}
@@ -46,7 +46,8 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 
 {{/* Labels of the operator's Pods. The chart's version is missing, because its change would restart the Pods. */}}
 {{- define "headgate.podLabels" -}}
-{{ merge (include "headgate.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml }}
+{{- $own := include "headgate.selectorLabels" . | fromYaml -}}
+{{ merge $own (.Values.podLabels | default dict) (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{- define "headgate.serviceAccountName" -}}
@@ -65,15 +66,14 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 
 {{/*
 The securityContext of each Pod. Values that `helm upgrade --reuse-values` kept from 0.1.0 lack the key. Helm removes
-only the fields that are set to null.
+only the fields that are set to null. One map, because duplicate keys are invalid in YAML. Values
+override the chart's own fields, except that merge counts `runAsNonRoot: false` as missing.
 */}}
 {{- define "headgate.podSecurityContext" -}}
-runAsNonRoot: true
-{{- $own := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
-{{- with ternary .Values.podSecurityContext $own (hasKey .Values "podSecurityContext") }}
-{{ toYaml . }}
-{{- end }}
-seccompProfile: {type: RuntimeDefault}
+{{- $user := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
+{{- $given := ternary .Values.podSecurityContext $user (hasKey .Values "podSecurityContext") }}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{ merge (dict) ($given | default dict) $own | toYaml }}
 {{- end }}
 
 {{/* The Secret with the operator's own certificate, key and the CA of proxies. */}}

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::Place;
+use super::place::{HOUR_US, Place};
 use super::{ConfigError, MAX_CLASSES};
 
 /// The classes' targets and the steps of the probability.
@@ -54,9 +54,7 @@ impl Settings {
             format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
         })?;
         for (class, target) in self.targets_us.iter().enumerate() {
-            let field = &format!("targets[{class}]");
-            let problem = || "0; must be more than 0".to_owned();
-            at.ensure(field, *target > 0, problem)?;
+            at.within(&format!("targets[{class}]"), *target, 1..=HOUR_US)?;
         }
         let percentile = self.percentile;
         at.ensure("percentile", (0.0..100.0).contains(&percentile), || {

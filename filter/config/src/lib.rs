@@ -88,6 +88,9 @@ pub const MAX_WORKFLOW_QUANTILES: usize = 16;
 pub const MAX_WORKFLOW_PEERS: usize = 64;
 /// Longest delay of a call by smoothing, µs.
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
+/// The largest guarantee of a workflow (requests/s), capacity of a second resource (its unit per
+/// second) and number of processing units.
+pub const MAX_QUANTITY: f64 = 1e15;
 /// The maximum length of a queue, requests.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 /// Headers that number attempts under all policies, each with the number of a first attempt.

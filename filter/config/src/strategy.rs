@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::place::{Checked, HOUR_US, Place};
 use super::types::is_default;
-use super::{ControlScope, MAX_COST, ResponseTimeControllerConfig, TypeConfig};
+use super::{ControlScope, MAX_COST, MAX_QUANTITY, ResponseTimeControllerConfig, TypeConfig};
 
 /// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -142,7 +142,7 @@ pub struct AcceptFractionConfig {
 impl AcceptFractionConfig {
     fn check(&self, at: &Place) -> Checked {
         if let Some(units) = self.units {
-            at.positive("units", units, 1e15)?;
+            at.positive("units", units, MAX_QUANTITY)?;
         }
         at.positive("max_utilization", self.max_utilization, 1.0)?;
         at.window(self.window_us, self.step_us)

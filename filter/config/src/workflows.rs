@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::place::{Checked, HOUR_US, Place};
 use super::types::one;
 use super::{
-    MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES,
-    MAX_WORKFLOWS,
+    MAX_QUANTITY, MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES,
+    MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS,
 };
 
 /// The maximum number of elements of a path to a value in metadata.
@@ -236,7 +236,7 @@ impl SharingConfig {
                 max_utilization,
                 resource,
             } => {
-                at.positive("resource.capacity", resource.capacity, 1e15)?;
+                at.positive("resource.capacity", resource.capacity, MAX_QUANTITY)?;
                 let (ResourceReport::Orca { metric } | ResourceReport::ServerTiming { metric }) =
                     &resource.report;
                 at.text("resource.report", metric)?;
@@ -255,7 +255,7 @@ impl WorkflowConfig {
         }
         quantiles(at, &self.service_quantiles, MAX_WORKFLOW_QUANTILES)?;
         if let Some(guarantee) = self.guarantee {
-            at.positive("guarantee", guarantee, 1e15)?;
+            at.positive("guarantee", guarantee, MAX_QUANTITY)?;
         }
         at.within("weight", self.weight, 0.01..=100.0)?;
         match self.deadline_us {

@@ -1,7 +1,7 @@
 //! The slots of a policy, and the portion of one proxy.
 
 use headgate_core::config::{
-    AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, SharingConfig, StageConfig,
+    AutoParallelism, MAX_PARALLELISM, MAX_QUANTITY, MAX_TOKENS, SharingConfig, StageConfig,
 };
 
 /// The slots (P) as in the policy.
@@ -135,22 +135,24 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     }
 }
 
-/// Multiplies the fractional quantities that are divided like slots.
+/// Multiplies the fractional quantities that are divided like slots. A product beyond the largest
+/// value that the filter accepts becomes this value: the filter would refuse the configuration.
 fn scale(stage: &mut StageConfig, factor: f64) {
     if let Some(tokens) = &mut stage.tokens {
         tokens.budget = (tokens.budget * factor).min(MAX_TOKENS.into());
     }
+    let scaled = |quantity: f64| (quantity * factor).min(MAX_QUANTITY);
     if let Some(fraction) = stage.strategy.accept_fraction_mut() {
-        fraction.units = fraction.units.map(|units| units * factor);
+        fraction.units = fraction.units.map(scaled);
     }
     let Some(workflows) = &mut stage.workflows else {
         return;
     };
     for workflow in workflows.workflows.values_mut() {
-        workflow.guarantee = workflow.guarantee.map(|rate| rate * factor);
+        workflow.guarantee = workflow.guarantee.map(scaled);
     }
     if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing {
-        resource.capacity *= factor;
+        resource.capacity = scaled(resource.capacity);
     }
 }
 

@@ -162,6 +162,11 @@ fn labels_and_annotations_that_several_values_have_are_there_once() {
     assert_eq!(label(dashboard, "grafana_dashboard"), "1");
     let component = "app.kubernetes.io/component";
     assert_eq!(label("Service/headgate-metrics", component), "metrics");
+    for (object, role) in [("edit", "admin"), ("edit", "edit"), ("view", "view")] {
+        let object = format!("ClusterRole/headgate-{object}");
+        let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{role}");
+        assert_eq!(label(&object, &aggregate), "true", "{role}");
+    }
     let pods = &find(&objects, "Deployment/headgate")["spec"]["template"]["metadata"];
     assert_eq!(pods["labels"]["release"], "pods");
     let container = "kubectl.kubernetes.io/default-container";
@@ -240,6 +245,39 @@ fn every_pod_has_the_resources_labels_and_annotations_of_the_values() {
         let annotations = &metadata["annotations"];
         assert_eq!(annotations["linkerd.io/inject"], "disabled", "{component}");
     }
+}
+
+/// Helm removes a value that is null, so templates find no map or list.
+#[test]
+fn a_map_or_list_that_is_null_is_rendered_as_an_empty_one() {
+    const ON: &str = "--set=injection.enabled=true,metrics.serviceMonitor.enabled=true,\
+                      metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
+                      metrics.dashboards.enabled=true";
+    let rendered = |arguments: &[&str]| {
+        let arguments = [WITH_PROMETHEUS, &["--kube-version=1.33.0", ON], arguments].concat();
+        chart::render(&good("defaults"), &arguments).unwrap()
+    };
+    let yaml = fs::read_to_string(chart::folder().join("values.yaml")).unwrap();
+    let values = chart::values(&yaml).unwrap();
+    let empty = values
+        .iter()
+        .filter(|value| value.default == json!({}) || value.default == json!([]));
+    let nulls: Vec<String> = empty.map(|v| format!("--set={}=null", v.path)).collect();
+    assert!(nulls.contains(&"--set=podLabels=null".to_owned()));
+    let nulls: Vec<&str> = nulls.iter().map(String::as_str).collect();
+    assert_eq!(rendered(&nulls), rendered(&[]));
+
+    // These have defaults.
+    let objects = rendered(&["--set=resources=null,metrics.dashboards.labels=null"]);
+    let containers = objects
+        .iter()
+        .flat_map(|object| [&object["spec"]["template"]["spec"], &object["spec"]])
+        .filter_map(|spec| spec["containers"].as_array())
+        .flatten();
+    let resources: Vec<&Value> = containers.map(|c| &c["resources"]).collect();
+    assert_eq!(resources, [&json!({}); 3]);
+    let dashboard = find(&objects, "ConfigMap/headgate-dashboard-headgate-policy");
+    assert!(dashboard["metadata"]["labels"]["grafana_dashboard"].is_null());
 }
 
 #[test]

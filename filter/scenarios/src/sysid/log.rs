@@ -39,7 +39,7 @@ struct Answered {
 /// Returns the reason why the log has no valid periods.
 pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
     let mut requests = Vec::new();
-    read_requests(log.as_bytes(), |request| {
+    let notes = read_requests(log.as_bytes(), |request| {
         let (Some(service), Some(duration)) = (request.service_ns, request.duration_ns) else {
             return;
         };
@@ -53,10 +53,9 @@ pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
     let first = requests.iter().map(|request| request.start).min();
     let last = requests.iter().map(|request| request.answered).max();
     let (Some(first), Some(last)) = (first, last) else {
-        bail!(
-            "no request with START_TIME, RESPONSE_DURATION or DURATION, and \
-             x-envoy-upstream-service-time"
-        );
+        let none = "no request with START_TIME, RESPONSE_DURATION or DURATION, and \
+                    x-envoy-upstream-service-time";
+        bail!("{}", [vec![none.to_owned()], notes].concat().join("; "));
     };
     let period_ns = (period.as_nanos() as u64).max(1);
     let period_of = |at: u64| (at - first).div_ceil(period_ns) as usize;
@@ -148,5 +147,14 @@ mod tests {
         let refused = line(0, 5, "-", "").replace("\"a:1\"", "null");
         let error = rows(&refused, Duration::from_secs(1)).unwrap_err();
         assert!(error.to_string().starts_with("no request with START_TIME"));
+    }
+
+    /// The sum of such a start and the duration exceeds a u64.
+    #[test]
+    fn a_start_in_2554_is_refused() {
+        let late = line(33_500, 2_300, "300", "").replace("2026-01-01T00:00", "2554-07-21T23:34");
+        let error = rows(&late, Duration::from_secs(1)).unwrap_err();
+        let right = "; 1 line was passed by: START_TIME before 1970 or after 2539 (line 1)";
+        assert!(error.to_string().ends_with(right), "{error}");
     }
 }

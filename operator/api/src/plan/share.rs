@@ -82,7 +82,7 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::config::MAX_PARALLELISM;
+    use headgate_core::config::{FilterConfig, MAX_PARALLELISM};
     use proptest::prelude::*;
 
     use super::*;
@@ -167,6 +167,37 @@ mod tests {
         );
         let many = share(Slots::PerEndpoint(8), 1, ready(&[("x", u32::MAX)]));
         assert_eq!(budget(many), Some(1e9));
+    }
+
+    /// The filter refuses a configuration with a larger quantity.
+    #[test]
+    fn quantities_for_many_endpoints_are_in_the_filters_bounds() {
+        let whole = serde_json::json!({
+            "policy": "a/b", "parallelism": 8, "types": [{"name": "default"}],
+            "queue": {"max_length": 800, "timeout_us": 1000},
+            "strategy": {
+                "type": "AcceptFraction", "max_utilization": 0.8, "units": 1e6,
+                "window_us": 1000, "step_us": 100,
+            },
+            "workflows": {
+                "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000,
+                "rate_ttl_us": 1_000_000, "max_workflows": 2, "max_queue_length": 100,
+                "sharing": {
+                    "type": "DominantResource", "probe": 10, "max_utilization": 0.9,
+                    "resource": {"capacity": 1e12, "report": {"type": "Orca", "metric": "io"}},
+                },
+                "workflows": {"checkout": {"guarantee": 1e9}},
+            },
+        });
+        let whole: StageConfig = serde_json::from_value(whole).unwrap();
+        for endpoints in [1_001, u32::MAX] {
+            let share = share(Slots::PerEndpoint(8), 1, ready(&[("x", endpoints)]));
+            let config = FilterConfig {
+                stages: vec![share.portion().of(&whole)],
+                ..FilterConfig::default()
+            };
+            assert_eq!(config.check(), Ok(()), "{endpoints}");
+        }
     }
 
     proptest! {

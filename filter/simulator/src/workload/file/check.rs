@@ -11,7 +11,7 @@ use super::{
     Arrivals, ClientsEntry, Numbers, PhaseEntry, ProcessName, SmoothingEntry, Time, WorkloadFile,
 };
 use crate::trial::{Clients, Offered, Phase, Plan};
-use crate::workload::recorded::Recording;
+use crate::workload::recorded::{LONGEST_HOURS, Recording};
 use crate::workload::{Bursts, Process, Rate, Workload};
 
 /// The default loads, multiples of full load.
@@ -118,6 +118,11 @@ impl WorkloadFile {
             true => vec![1.0],
             false => numbers(&self.load, HIGHEST_LOAD, &at.field("load"))?,
         };
+        let least = recording.least_speed();
+        if let Some(slow) = speeds.iter().find(|speed| **speed < least) {
+            let right = format!("at least {least:?}; a replay takes {LONGEST_HOURS} hours at most");
+            return at.field("load").refuse(format!("{slow:?}"), right);
+        }
         Some(Offered::Recorded {
             recording: recording.clone(),
             speeds,

@@ -9,7 +9,7 @@ const ABSENT: &str = "-";
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
     /// The start of the request, ns since the Unix epoch.
-    pub(super) start_ns: Option<u64>,
+    pub(super) start_ns: Option<i128>,
     /// `DURATION`, ms.
     pub(super) duration_ms: Option<f64>,
     /// `x-envoy-upstream-service-time`, ms.

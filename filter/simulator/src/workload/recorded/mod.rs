@@ -28,7 +28,11 @@ use crate::source::{Request, Source};
 use fields::Fields;
 
 /// The longest recording: a month.
-const LONGEST_HOURS: u64 = 31 * 24;
+pub(crate) const LONGEST_HOURS: u64 = 31 * 24;
+const LONGEST_NS: u64 = LONGEST_HOURS * 3_600_000_000_000;
+/// The end of the start times, in the year 2540, ns since the Unix epoch. A u64 has room for
+/// fourteen years after it, and so for every duration.
+const LATEST_NS: u64 = 18_000_000_000_000_000_000;
 /// The longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;
 /// The maximum number of skipped lines that a caveat names.
@@ -65,6 +69,9 @@ pub enum Passed {
     /// The line has no start time.
     #[error("no START_TIME")]
     NoStart,
+    /// The start time is before the epoch, or too late for a number of ns.
+    #[error("START_TIME before 1970 or after 2539")]
+    FarStart,
     /// The line has no duration.
     #[error("neither DURATION nor x-envoy-upstream-service-time")]
     NoDuration,
@@ -206,6 +213,13 @@ impl Recording {
         (self.period_ns() / speed.min(1.0)) as u64
     }
 
+    /// Returns the least speed, at which a replay is as long as the longest recording: the
+    /// simulation of a longer replay would hardly end. It is rounded up to nine decimals.
+    pub(crate) fn least_speed(&self) -> f64 {
+        let least = self.period_ns() / LONGEST_NS as f64;
+        f64::min((least * 1e9).ceil() / 1e9, 1.0)
+    }
+
     /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede the first
     /// request in a cyclic replay.
     pub(crate) fn replay(&self, speed: f64, warm_up_ns: u64) -> Replay<'_> {
@@ -335,7 +349,7 @@ impl Reader {
         seen.dedup();
         let first = self.requests[0].start_ns;
         let length = self.requests[self.requests.len() - 1].start_ns - first;
-        if length > LONGEST_HOURS * 3_600_000_000_000 {
+        if length > LONGEST_NS {
             return Err(RecordingError::TooLong(length as f64 / 3.6e12));
         }
         let request = |raw: Raw| Request {
@@ -426,7 +440,9 @@ pub fn read_requests(
 
 /// Returns the start and the service time of a request, ns.
 fn times(fields: &Fields) -> Result<(u64, Option<u64>), Passed> {
-    let start_ns = fields.start_ns.ok_or(Passed::NoStart)?;
+    let start_ns = u64::try_from(fields.start_ns.ok_or(Passed::NoStart)?);
+    let in_range = start_ns.ok().filter(|start_ns| *start_ns < LATEST_NS);
+    let start_ns = in_range.ok_or(Passed::FarStart)?;
     let service_ns = match fields.reached_upstream {
         Some(false) => None,
         _ => Some(fields.service_ns().ok_or(Passed::NoDuration)?),

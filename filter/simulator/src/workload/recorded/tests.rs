@@ -2,6 +2,7 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::samples::stage;
+use crate::workload::file::{Numbers, Right, WorkloadFile};
 
 fn read(log: &str) -> Recording {
     Recording::read(log.as_bytes(), &stage()).unwrap()
@@ -138,6 +139,15 @@ fn a_log_without_requests_says_why() {
         "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format \
          (lines 1, 2)"
     );
+    let line = ENVOY.lines().next().unwrap();
+    for year in ["1969", "2554", "9999"] {
+        let log = line.replace("2026", year);
+        assert!(is_access_log(log.as_bytes()));
+        assert_eq!(
+            error(&log),
+            "no request: 1 line was passed by: START_TIME before 1970 or after 2539 (line 1)"
+        );
+    }
 }
 
 #[test]
@@ -196,6 +206,28 @@ fn a_faster_replay_repeats_until_it_is_as_long_as_the_recording() {
     assert!(fast.is_sorted_by_key(|(at, _)| *at));
     assert_eq!(fast.iter().filter(|(at, _)| *at >= 50).count(), 300);
     assert_eq!(fast.len(), 333, "50 ms are eleven rounds and a bit");
+}
+
+#[test]
+fn a_replay_is_no_longer_than_the_longest_recording() {
+    let recording = read(ENVOY);
+    let problem = |load: f64| {
+        let values = vec![load];
+        let file = WorkloadFile {
+            load: Numbers {
+                values,
+                is_list: false,
+            },
+            ..WorkloadFile::default()
+        };
+        let problem = file.plan(&stage(), Some(&recording)).err()?.pop()?;
+        Some((problem.at, problem.found, problem.right))
+    };
+    assert_eq!(problem(1.69e-7), None);
+    let right = "at least 1.69e-7; a replay takes 744 hours at most";
+    let right = Right::Text(right.to_owned());
+    let expected = ("load".to_owned(), "1e-300".to_owned(), right);
+    assert_eq!(problem(1e-300), Some(expected));
 }
 
 #[test]
