@@ -269,8 +269,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether P is unlimited, because the right number of slots is not known.
     is_open: bool,
-    /// The number of slots that types other than broken ones demand, at most `slots`. At least
-    /// this many slots work.
+    /// The number of slots that types other than broken ones demand, at most `slots`. At least this
+    /// many slots are effective.
     working: f64,
     /// The number of slots that admitted requests of all types use on average.
     used: f64,

@@ -347,8 +347,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// `working` is the number of `slots` that unrestricted types demand. At least `working` slots
-/// work, whereas a P that was found automatically may be too high.
+/// `working` is the number of `slots` that unrestricted types demand. At least `working` slots are
+/// effective, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE.as_secs_f64() {
         (PROBES.0 * working).floor()
