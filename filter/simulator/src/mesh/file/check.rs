@@ -21,7 +21,7 @@ const HIGHEST_RATE: f64 = 1_000_000.0;
 const MOST_SEEDS: i64 = 1_000;
 /// The default length of a run, ms.
 const DURATION_MS: f64 = 60_000.0;
-/// The default time after which a process gives up a call.
+/// The default timeout of a call between processes.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The length of the longest name, bytes.
 const MOST_NAME: usize = 256;
