@@ -36,7 +36,7 @@ impl<T: DeserializeOwned> Document<T> {
         let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
         let count = documents.len();
         let (Some(mut node), true) = (documents.pop(), count == 1) else {
-            let message = format!("{count} documents; one {what}");
+            let message = format!("{count} documents; 1 {what}");
             return Err(vec![Problem::of_file(file, message)]);
         };
         let mut decoded = decode::decode::<T>(&mut node, example);
@@ -132,7 +132,7 @@ fn message(finding: &Finding) -> String {
         Right::TypeOfPolicy(names) => {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let right = instead_of(found, names.iter().copied());
-            let request = "with a request, such as {path: /search}, any name will do";
+            let request = "with a request, such as {path: /search}, any name is valid";
             format!("{found:?} is no type of the policy; {right} ({request})")
         }
     }
@@ -151,14 +151,14 @@ fn follows_from(path: &Path, repaired: &Path) -> bool {
 /// Returns an example of a missing field of a workload.
 fn of_workloads(_: &Path, field: &str) -> &'static str {
     match field {
-        "name" => "that of a type of the policy, or any with a request",
+        "name" => "the name of a type of the policy; with a request, any name",
         "serviceTime" => "such as {distribution: LogNormal, mean: 20ms, median: 12.5ms}",
         "distribution" => {
             "LogNormal, Exponential, Constant, Hyperexponential, Pareto, Empirical or Recorded"
         }
-        "duration" => "how long the phase lasts, such as 30s",
-        "accessLog" => "a file, from the folder of the workload",
-        "count" => "how many clients, such as 200",
+        "duration" => "the length of the phase, such as 30s",
+        "accessLog" => "an access log, by its path from the folder of the workload",
+        "count" => "the number of clients, such as 200",
         "least" => "the shortest delay, such as 100ms",
         "most" => "the longest delay, such as 300ms",
         _ => of_either(field),
@@ -169,12 +169,12 @@ fn of_workloads(_: &Path, field: &str) -> &'static str {
 fn of_meshes(_: &Path, field: &str) -> &'static str {
     match field {
         "name" => "such as checkout",
-        "parallelism" => "the slots of each of its processes, such as 10",
+        "parallelism" => "the slots of each process, such as 10",
         "operations" => "such as [{steps: [{compute: {distribution: Exponential, mean: 20ms}}]}]",
         "steps" => {
             "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]"
         }
-        "service" => "the name of one of services",
+        "service" => "the name of a service in `services`",
         "clients" => "such as [{rate: 100}] or [{count: 20, think: 1s}]",
         "distribution" => "LogNormal, Exponential, Constant, Hyperexponential, Pareto or Empirical",
         _ => of_either(field),
@@ -183,9 +183,9 @@ fn of_meshes(_: &Path, field: &str) -> &'static str {
 
 fn of_either(field: &str) -> &'static str {
     match field {
-        "share" => "its part, relative to the others'",
+        "share" => "the share, relative to the others",
         "mean" => "such as 1.16ms",
         "upTo" => "the bucket's upper bound, such as 5ms",
-        _ => "it has to be given",
+        _ => "required",
     }
 }

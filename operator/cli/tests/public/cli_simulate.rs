@@ -297,10 +297,7 @@ fn files_that_are_no_workloads_get_one_line() {
     };
     assert!(error("no-such-file").starts_with("error: no-such-file: can't be read: "));
     let (_dir, empty) = file("");
-    assert_eq!(
-        error(&empty),
-        format!("{empty}: 0 documents; one workload\n")
-    );
+    assert_eq!(error(&empty), format!("{empty}: 0 documents; 1 workload\n"));
     let (_dir, excluded) = file(
         "[2026-01-05T10:00:00.250Z] \"GET /healthz HTTP/1.1\" 200 - 0 2 0 0 \"-\" \"-\" \"-\" \
          \"-\" \"-\"\n",

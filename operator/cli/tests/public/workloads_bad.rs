@@ -85,7 +85,7 @@ types:
             "w.yaml:2:1: rate: \"fast\"; a number or a list of numbers, such as [0.9, 1.2, 1.5]",
             "w.yaml:4:4: phases[0].duration: 30; a time such as 1.16ms, 2s or 1m30s",
             "w.yaml:6:4: types[0].name: \"slo\" is no type of the policy; did you mean \"slow\"? \
-             (with a request, such as {path: /search}, any name will do)",
+             (with a request, such as {path: /search}, any name is valid)",
             "w.yaml:6:15: types[0].share: -1; a number of at least 0",
             "w.yaml:6:40: types[0].serviceTime.distribution: \"Lognormal\"; \
              did you mean \"LogNormal\"?",
