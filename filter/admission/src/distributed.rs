@@ -2,11 +2,11 @@
 //! receiver and class (Aequitas, Algorithm 1).
 //!
 //! ```text
-//! a call asks for class q      runs in q with probability p[receiver, q], else in the lowest class
+//! a call requests class q      runs in q with probability p[receiver, q], else in the lowest class
 //! it completes in class q      p[receiver, q] moves by the law (`law`)
 //! ```
 //!
-//! Calls that ran in the lowest class give no information about the class that they asked for, and
+//! Calls that ran in the lowest class give no information about the class that they requested, and
 //! change nothing. Senders share fairly without communication. Each sender lowers its probability
 //! when its own calls miss, and a sender with more calls misses more often. So all senders converge
 //! to the same rate of admitted calls, or stay below it with p = 1.
@@ -59,7 +59,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         self.below_one.capacity()
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// Returns the class in which a call to `destination` that requests class `wanted` must run. It
     /// is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
@@ -105,7 +105,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// Returns the probability that a call to `destination` that asks for `class` runs in that
+    /// Returns the probability that a call to `destination` that requests `class` runs in that
     /// class. The probability is 1 for the lowest class.
     #[must_use]
     pub fn probability(&self, now: Instant, destination: D, class: ClassId) -> f64 {

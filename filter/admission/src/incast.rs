@@ -83,7 +83,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.channels.capacity()
     }
 
-    /// Returns the class in which a call from `source` to `destination` that asks for class
+    /// Returns the class in which a call from `source` to `destination` that requests class
     /// `wanted` must run. It is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
@@ -195,7 +195,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.channels.completed(now, (source, destination), &miss);
     }
 
-    /// Returns the probability that a call from `source` to `destination` that asks for `class`
+    /// Returns the probability that a call from `source` to `destination` that requests `class`
     /// runs in that class.
     #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {

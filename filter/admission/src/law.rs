@@ -259,15 +259,15 @@ mod tests {
             ChannelLaw::try_from(settings).unwrap_err().to_string()
         };
         for (field, error) in [
-            ("targets:", error(&|s| s.targets_us.clear())),
-            ("targets:", error(&|s| s.targets_us = vec![1; 16])),
-            ("targets[1]:", error(&|s| s.targets_us.push(0))),
-            ("targets[1]:", error(&|s| s.targets_us.push(3_600_000_001))),
+            ("targets_us:", error(&|s| s.targets_us.clear())),
+            ("targets_us:", error(&|s| s.targets_us = vec![1; 16])),
+            ("targets_us[1]:", error(&|s| s.targets_us.push(0))),
+            ("targets_us[1]:", error(&|s| s.targets_us.push(3_600_000_001))),
             ("percentile:", error(&|s| s.percentile = 100.0)),
             ("percentile:", error(&|s| s.percentile = f64::NAN)),
             ("increase:", error(&|s| s.increase = 0.0)),
             ("decrease:", error(&|s| s.decrease = f64::NAN)),
-            ("minProbability:", error(&|s| s.min_probability = 1.1)),
+            ("min_probability:", error(&|s| s.min_probability = 1.1)),
         ] {
             assert!(error.starts_with(field), "{error}");
         }

@@ -1,10 +1,10 @@
 //! Class admission, with which a sender runs a call in a lower class when the class that the call
-//! asks for misses its target. It consists of the law of admit probabilities, the methods that
+//! requests misses its target. It consists of the law of admit probabilities, the methods that
 //! decide, and the server that decides for all senders. The filter's side is in `headgate-mesh`.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
 //! classes above the lowest stay within their shares. No queue enforces this condition, because
-//! every sender may ask for the highest class. Refusing the excess would lose calls for which the
+//! every sender may request the highest class. Refusing the excess would lose calls for which the
 //! lowest class has room. So admission *downgrades* calls. Each call is sent in its own class or in
 //! the lowest one, which has no target. Calls are never downgraded to a class in between, because
 //! they could make it miss its target.
@@ -50,7 +50,7 @@ use headgate_strategies::request::ClassId;
 /// A call that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The class in which the call ran. It may be lower than the class that the call asked for.
+    /// The class in which the call ran. It may be lower than the class that the call requested.
     pub class: ClassId,
     /// The RPC network latency. It is the time from the sender's handover to the last answer,
     /// without the receiver's service time.

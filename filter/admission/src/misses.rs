@@ -4,7 +4,7 @@
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
 //! a call misses its target in its class     m[receiver] += 1
-//! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
+//! a call requests a class                   runs in it while m[receiver] < K, else in the lowest
 //! ```
 //!
 //! Each receiver has a bucket of K tokens, which is filled at the beginning of each period. Each
@@ -66,7 +66,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// Returns the class in which a call to `destination` that requests class `wanted` must run. It
     /// is `wanted` or the lowest class. The result may change with any miss, and at the end of the
     /// period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {

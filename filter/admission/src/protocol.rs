@@ -143,7 +143,7 @@ pub struct ServiceAnswer<'a> {
 /// The decision for the calls of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The ratio of calls asking for the class that run in the class, 0 ..= 1.
+    /// The ratio of calls requesting the class that run in the class, 0 ..= 1.
     pub admit: f64,
     /// The time until the end of the period, after which all calls run in the class, µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

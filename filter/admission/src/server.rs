@@ -38,7 +38,7 @@ use crate::{ChannelLaw, Completion, Limits};
 const SERVICES: usize = 512;
 /// The maximum number of pairs of sender and class of a service.
 const CHANNELS: usize = 32_768;
-/// The maximum number of pairs of all services for which there is memory, some 50 bytes each. A
+/// The maximum number of pairs of all services for which there is memory, about 50 bytes each. A
 /// service with [`CHANNELS`] pairs has memory for up to twice as many.
 const CHANNELS_OF_ALL: usize = 16 * CHANNELS;
 /// The idle time after which a service is forgotten.

@@ -30,7 +30,7 @@ fn law() -> ChannelLaw {
 struct Seen {
     /// The rate of each sender's calls that ran in the class, calls/s.
     rates: Vec<f64>,
-    /// The ratio of each sender's calls that ran in the class to those that asked for it.
+    /// The ratio of each sender's calls that ran in the class to those that requested it.
     kept: Vec<f64>,
     /// The ratio of calls in the class that missed.
     missed: f64,

@@ -50,22 +50,22 @@ impl Settings {
     pub fn check(&self) -> Result<(), ConfigError> {
         let at = Place::new("");
         let (targets, most) = (self.targets_us.len(), MAX_CLASSES - 1);
-        at.ensure("targets", (1..=most).contains(&targets), || {
-            format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
+        at.ensure("targets_us", (1..=most).contains(&targets), || {
+            format!("{targets} targets; 1 to {most}, one for each class but the lowest")
         })?;
         for (class, target) in self.targets_us.iter().enumerate() {
-            at.within(&format!("targets[{class}]"), *target, 1..=HOUR_US)?;
+            at.within(&format!("targets_us[{class}]"), *target, 1..=HOUR_US)?;
         }
         let percentile = self.percentile;
         at.ensure("percentile", (0.0..100.0).contains(&percentile), || {
-            format!("{percentile}; must be at least 0 and less than 100")
+            format!("{percentile}; 0 or more, below 100")
         })?;
         for (field, value) in [
             ("increase", self.increase),
             ("decrease", self.decrease),
-            ("minProbability", self.min_probability),
+            ("min_probability", self.min_probability),
         ] {
-            let problem = || format!("{value}; must be more than 0 and at most 1");
+            let problem = || format!("{value}; above 0, at most 1");
             at.ensure(field, value > 0.0 && value <= 1.0, problem)?;
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Settings {
 /// # Errors
 /// [`ConfigError`] if `past` is outside this range.
 pub fn check_smoothing(past: f64) -> Result<(), ConfigError> {
-    let problem = || format!("{past}; must be at least 0 and less than 1");
+    let problem = || format!("{past}; 0 or more, below 1");
     Place::new("").ensure("smoothing", (0.0..1.0).contains(&past), problem)
 }
 

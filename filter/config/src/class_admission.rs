@@ -103,7 +103,7 @@ impl ClassAdmissionConfig {
     /// Checks the settings at `at`, of a stage with so many classes.
     pub(super) fn check(&self, classes: usize, at: &Place) -> Checked {
         at.ensure("receives", !self.receives || classes >= 2, || {
-            format!("with {classes} classes; 2 or more")
+            format!("true with {classes} classes; false, or 2 classes or more")
         })?;
         at.peers(&self.peers)
     }
@@ -114,7 +114,7 @@ impl ServiceAdmissionConfig {
         check_classes(&self.classes, at)?;
         let (targets, classes) = (self.targets_us.len(), self.classes.len());
         at.ensure("targets_us", targets + 1 == classes, || {
-            format!("{targets} for {classes} classes; one for each but the last")
+            format!("{targets} targets for {classes} classes; one for each class but the last")
         })?;
         let checked = self.settings().check();
         checked.map_err(|error| at.error(&error))?;
@@ -130,7 +130,7 @@ impl CentralConfig {
         let service = &self.service;
         let is_right = (1..=MAX_NAME).contains(&service.len());
         at.ensure("service", is_right, || {
-            format!("{service:?}; namespace/name of the service")
+            format!("{service:?}; namespace/name of the service, 1 to {MAX_NAME} bytes")
         })?;
         at.within("report_us", self.report_us, REPORTS_US)?;
         let at = at.field("method");

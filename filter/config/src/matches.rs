@@ -46,8 +46,8 @@ pub enum PathMatchKind {
     /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
     #[default]
     PathPrefix,
-    /// A regular expression that the whole path must match. Paths longer than 4 KiB match none. If
-    /// the policy's expressions take N KiB, more than 16, the limit is 64 / N KiB.
+    /// A regular expression that the whole path must match. Paths longer than 4 KiB, or than 64 / N
+    /// KiB with N KiB of expressions in the policy, match none.
     RegularExpression,
 }
 

@@ -71,7 +71,7 @@ impl OutboundConfig {
         for (cluster, range) in &self.service_smoothing {
             let field = "service_smoothing";
             at.ensure(field, self.services.contains_key(cluster), || {
-                format!("\"{cluster}\"; a cluster of outbound.services")
+                format!("{cluster:?}; a cluster of outbound.services")
             })?;
             smoothing(at, field, range)?;
         }
@@ -83,6 +83,9 @@ fn smoothing(at: &Place, field: &str, range: &SmoothingConfig) -> Checked {
     let (least, most) = (range.least_us, range.most_us);
     let is_right = (1..=MAX_SMOOTHING_US).contains(&most) && least <= most;
     at.ensure(field, is_right, || {
-        format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}")
+        format!(
+            "least_us {least} and most_us {most}; most_us 1 to {MAX_SMOOTHING_US}, least_us at \
+             most most_us"
+        )
     })
 }

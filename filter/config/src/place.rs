@@ -59,7 +59,7 @@ impl Place {
 
     /// Returns the error of a part of this place.
     pub(super) fn error(&self, error: &ConfigError) -> ConfigError {
-        ConfigError::new(self.0.as_str(), error.to_string())
+        ConfigError::new(self.path(&error.field), error.problem.as_str())
     }
 
     /// Checks that `number` is within `bounds`.
@@ -82,9 +82,9 @@ impl Place {
         self.ensure(field, is_right, problem)
     }
 
-    /// Checks that `count` is at most `most`.
+    /// Checks that a list or a map has at most `most` entries.
     pub(super) fn at_most(&self, field: &str, count: usize, most: usize) -> Checked {
-        let problem = || format!("{count}; at most {most}");
+        let problem = || format!("{count} entries; at most {most}");
         self.ensure(field, count <= most, problem)
     }
 
@@ -92,14 +92,14 @@ impl Place {
     pub(super) fn header_name(&self, field: &str, name: &str) -> Checked {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let is_right = !name.is_empty() && name.bytes().all(plain);
-        let problem = || format!("{name:?}; a lower case header name");
+        let problem = || format!("{name:?}; a header name of a-z, 0-9 and -");
         self.ensure(field, is_right, problem)
     }
 
     /// Checks that the window of the settings at this place holds 2 to 10000 steps.
     pub(super) fn window(&self, window_us: u64, step_us: u64) -> Checked {
         let steps = window_us.checked_div(step_us).unwrap_or(0);
-        let problem = || format!("{window_us} in steps of {step_us}; 2 to 10000 steps");
+        let problem = || format!("{window_us} with step_us {step_us}; 2 to 10000 steps");
         self.ensure("window_us", (2..=10_000).contains(&steps), problem)
     }
 

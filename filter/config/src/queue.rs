@@ -174,24 +174,31 @@ impl Discipline {
         }
         let has_flows = by != Flow::Class || !classes.is_empty();
         at.ensure("by", has_flows, || {
-            "Class; the stage has no classes".to_owned()
+            "Class without classes; Type, Workflow, or a stage with classes".to_owned()
         })?;
         if let Some(tokens) = self.token_cost() {
             at.within("tokens.input", tokens.input, 0.0..=1000.0)?;
             at.within("tokens.output", tokens.output, 0.0..=1000.0)?;
             at.ensure("tokens", release_slot == Measure::LastByte, || {
-                "given with release_slot FirstByte, after which no tokens are counted".to_owned()
+                "given with release_slot FirstByte; release_slot LastByte, or no tokens".to_owned()
             })?;
         }
         for (name, weight) in weights {
-            let (known, what) = match by {
-                Flow::Type => (types.iter().any(|t| t.name == *name), "type"),
-                Flow::Class => (classes.iter().any(|c| c.name == *name), "class"),
-                Flow::Workflow => ((1..=MAX_WORKFLOW_NAME).contains(&name.len()), "workflow"),
+            let (known, right) = match by {
+                Flow::Type => (
+                    types.iter().any(|t| t.name == *name),
+                    "the name of a type".to_owned(),
+                ),
+                Flow::Class => (
+                    classes.iter().any(|c| c.name == *name),
+                    "the name of a class".to_owned(),
+                ),
+                Flow::Workflow => (
+                    (1..=MAX_WORKFLOW_NAME).contains(&name.len()),
+                    format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes"),
+                ),
             };
-            at.ensure("weights", known, || {
-                format!("{name:?}; no {what} has that name")
-            })?;
+            at.ensure("weights", known, || format!("{name:?}; {right}"))?;
             at.ensure("weights", (0.01..=100.0).contains(weight), || {
                 format!("{weight} for {name:?}; 0.01 to 100")
             })?;

@@ -143,13 +143,13 @@ impl ResponseTimeControllerConfig {
         let targets = &self.targets_us;
         at.ensure("scope", types * classes <= MAX_CONTROLLERS, || {
             format!(
-                "{types} types of {classes} classes; at most {MAX_CONTROLLERS} controllers, or one \
-                 for all types with scope \"Policy\""
+                "Type with {types} types and {classes} classes; at most {MAX_CONTROLLERS} types \
+                 times classes, or scope Policy"
             )
         })?;
         let is_right = targets.len() == types && targets.iter().all(|row| row.len() == classes);
         at.ensure("targets_us", is_right, || {
-            format!("{targets:?}; {types} rows of {classes}: types, then classes")
+            format!("{targets:?}; {types} rows (types) of {classes} targets (classes)")
         })?;
         let mut targets = targets.iter().flatten();
         targets.try_for_each(|&target| at.within("targets_us", target, 1..=HOUR_US))
@@ -173,8 +173,7 @@ impl ResponseTimeControllerConfig {
         let is_below = below > -1.0 && below <= offset && below <= above;
         at.ensure("increase_below", is_below, || {
             format!(
-                "{below}; above -1, at most increase_offset ({offset}), where an increase is 0, \
-                 and at most decrease_above ({above})"
+                "{below}; above -1, at most increase_offset ({offset}) and decrease_above ({above})"
             )
         })?;
         if let Some(increase) = self.increase {
@@ -200,7 +199,9 @@ fn check_degradation(at: &Place, degradation: &DegradationConfig) -> Checked {
 
 fn divisor(at: &Place, field: &str, divisor: f64) -> Checked {
     let is_right = divisor > 1.0 && divisor <= 1e6;
-    at.ensure(field, is_right, || format!("{divisor}; above 1"))
+    at.ensure(field, is_right, || {
+        format!("{divisor}; above 1, at most 1000000")
+    })
 }
 
 #[cfg(test)]

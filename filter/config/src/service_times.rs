@@ -56,8 +56,8 @@ impl ServiceTimesConfig {
         let is_right = whole && (2..=most).contains(&(interval_us / step_us));
         at.ensure("window.step_us", is_right, || {
             format!(
-                "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} whole \
-                 steps"
+                "{step_us}; at least 10000, and 2 to {most} whole steps make interval_us \
+                 ({interval_us})"
             )
         })
     }
@@ -102,8 +102,8 @@ mod tests {
             assert_eq!(
                 sliding(interval, step).unwrap_err(),
                 format!(
-                    "s.window.step_us: {step}; at least 10000, and interval_us ({interval}) is 2 \
-                     to 100 whole steps"
+                    "s.window.step_us: {step}; at least 10000, and 2 to 100 whole steps make \
+                     interval_us ({interval})"
                 )
             );
         }

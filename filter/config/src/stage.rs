@@ -197,7 +197,7 @@ impl FilterConfig {
     fn check_direction(&self, at: &Place) -> Checked {
         let is_inbound = self.direction == Direction::Inbound;
         at.ensure("stages", is_inbound || self.stages.is_empty(), || {
-            "given with direction Outbound, which has none".to_owned()
+            "given with direction Outbound; no stages, or direction Inbound".to_owned()
         })?;
         let Some(outbound) = &self.outbound else {
             return Ok(());
@@ -209,9 +209,7 @@ impl FilterConfig {
         let is_known = !is_inbound || self.stages.iter().any(is_it);
         let at = at.field("outbound");
         at.ensure("policy", is_known, || {
-            format!(
-                "\"{policy}\", which is no stage with workflows or class admission of this gateway"
-            )
+            format!("{policy:?}; the policy of a stage with workflows or class_admission")
         })?;
         outbound.check(&at)
     }
@@ -238,7 +236,7 @@ impl StageConfig {
         if let Some(AutoParallelism { min, max }) = self.auto_parallelism {
             let is_right = (1..=max).contains(&min) && max <= MAX_PARALLELISM;
             at.ensure("auto_parallelism", is_right, || {
-                format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}")
+                format!("min {min} and max {max}; 1 <= min <= max <= {MAX_PARALLELISM}")
             })?;
         }
         if let Some(tokens) = &self.tokens {
@@ -253,7 +251,7 @@ impl StageConfig {
             "FirstByte with measure LastByte; LastByte, or measure FirstByte".to_owned()
         })?;
         at.ensure("tokens", self.tokens.is_none() || to_the_end, || {
-            "given with release_slot FirstByte, after which the backend still has them".to_owned()
+            "given with release_slot FirstByte; release_slot LastByte, or no tokens".to_owned()
         })?;
         self.errors.check(&at.field("errors"))?;
         if let Some(retries) = &self.retries {
@@ -276,10 +274,10 @@ impl StageConfig {
             let at = at.item("types", i);
             kind.check(&at, i + 1 == types)?;
             at.ensure("slo", !(needs_slo && kind.slo.is_empty()), || {
-                "empty; Bouncer decides by objectives, so every type needs one or more".to_owned()
+                "empty; one objective or more for each type with strategy Bouncer".to_owned()
             })?;
             at.ensure("tpot", kind.tpot.is_empty() || to_the_end, || {
-                "given with release_slot FirstByte, after which nothing is measured".to_owned()
+                "given with release_slot FirstByte; release_slot LastByte, or no tpot".to_owned()
             })?;
         }
         let list = ("types", "name");
@@ -303,8 +301,8 @@ impl StageConfig {
             let field = &format!("routes[{i}]");
             at.ensure(field, !name.is_empty(), || {
                 format!(
-                    "{route:?}; the name of a route or, before *, how names begin; no routes at \
-                     all for every request"
+                    "{route:?}; the name of a route, or the beginning of names and then *; no \
+                     routes for all requests"
                 )
             })?;
             at.ensure(field, !name.contains('*'), || {

@@ -118,9 +118,7 @@ fn known_types<T>(
 ) -> Checked {
     map.keys().try_for_each(|name| {
         let is_known = types.iter().any(|kind| kind.name == *name);
-        at.ensure(field, is_known, || {
-            format!("{name:?}; no type has that name")
-        })
+        at.ensure(field, is_known, || format!("{name:?}; the name of a type"))
     })
 }
 
@@ -285,8 +283,8 @@ impl StarvationAvoidance {
             _ => true,
         };
         at.ensure("", is_of_types, || {
-            "one response time controller for all types refuses all of them alike; scope \"Type\", \
-             or no starvation avoidance"
+            "given with scope Policy of ResponseTimeController; scope Type, or no \
+             starvation_avoidance"
                 .to_owned()
         })?;
         let (window_us, step_us) = match self {

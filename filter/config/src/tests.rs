@@ -39,12 +39,12 @@ fn backlog_control_is_checked() {
         (
             r#"{"type":"Header","header":"X-Cost"}"#,
             "cost.header",
-            "\"X-Cost\"; a lower case header name",
+            "\"X-Cost\"; a header name of a-z, 0-9 and -",
         ),
         (
             r#"{"type":"Header","header":""}"#,
             "cost.header",
-            "\"\"; a lower case header name",
+            "\"\"; a header name of a-z, 0-9 and -",
         ),
     ] {
         let found = backlog_control(&format!(
@@ -98,7 +98,7 @@ fn the_header_of_retries_is_checked() {
     let from_one = r#"{"header":"x-retry-attempt","first_attempt":1}"#;
     assert_eq!(with(from_one), read(1));
     for bad in ["", "X-Retry", "x retry", ":path"] {
-        let problem = format!("{bad:?}; a lower case header name");
+        let problem = format!("{bad:?}; a header name of a-z, 0-9 and -");
         assert_eq!(
             with(&format!(r#"{{"header":{bad:?}}}"#)),
             Err(ConfigError::new("stages[0].retries.header", problem))
@@ -146,7 +146,7 @@ fn disciplines_by_their_names() {
 #[test]
 fn mistakes_in_fair_queues_are_named() {
     let wfq = with(r#"{"type":"WFQ","by":"Type","weights":{"fast":1}}"#).unwrap_err();
-    let expected = r#"weights: "fast"; no type has that name"#;
+    let expected = r#"weights: "fast"; the name of a type"#;
     assert_eq!(
         wfq.to_string(),
         format!("stages[0].queue.discipline.{expected}")
@@ -164,15 +164,15 @@ fn mistakes_in_fair_queues_are_named() {
         ),
         (
             r#""by":"Class","quantum_us":1000"#,
-            "by: Class; the stage has no classes",
+            "by: Class without classes; Type, Workflow, or a stage with classes",
         ),
         (
             r#""by":"Type","quantum_us":1000,"weights":{"fast":1}"#,
-            r#"weights: "fast"; no type has that name"#,
+            r#"weights: "fast"; the name of a type"#,
         ),
         (
             r#""by":"Workflow","quantum_us":1000,"weights":{"":1}"#,
-            r#"weights: ""; no workflow has that name"#,
+            r#"weights: ""; the id of a workflow, 1 to 128 bytes"#,
         ),
         (
             r#""by":"Type","quantum_us":1000,"weights":{"default":0}"#,
@@ -201,13 +201,16 @@ fn routes_are_names_or_beginnings_of_names() {
     );
     assert_eq!(checked(&vec!["a"; MAX_ROUTES]), "");
     let why =
-        "the name of a route or, before *, how names begin; no routes at all for every request";
+        "the name of a route, or the beginning of names and then *; no routes for all requests";
     for (routes, problem) in [
         (&["a", ""][..], format!("[1]: \"\"; {why}")),
         (&["*"], format!("[0]: \"*\"; {why}")),
         (&["a*b"], "[0]: \"a*b\"; * only at the end".to_owned()),
         (&["a**"], "[0]: \"a**\"; * only at the end".to_owned()),
-        (&["a"; MAX_ROUTES + 1], ": 65; at most 64".to_owned()),
+        (
+            &["a"; MAX_ROUTES + 1],
+            ": 65 entries; at most 64".to_owned(),
+        ),
     ] {
         assert_eq!(checked(routes), format!("stages[0].routes{problem}"));
     }
@@ -230,14 +233,14 @@ fn headers_for_refused_requests_are_checked() {
         (
             r#"{"name":"X-Model","value":"a"}"#.to_owned(),
             "[0].name",
-            "\"X-Model\"; a lower case header name",
+            "\"X-Model\"; a header name of a-z, 0-9 and -",
         ),
         (
             r#"{"name":"x-model","value":"a\nb"}"#.to_owned(),
             "[0].value",
-            "\"a\\nb\"; a header's value without control characters",
+            "\"a\\nb\"; a header value of 1 byte or more, without control characters",
         ),
-        ([header; 9].join(","), "", "9; at most 8"),
+        ([header; 9].join(","), "", "9 entries; at most 8"),
     ] {
         let at = format!("stages[0].types[0].on_refusal{field}");
         assert_eq!(with(&set), Some((at, problem.to_owned())));
@@ -289,7 +292,7 @@ fn a_budget_of_tokens_is_checked() {
         (
             r#"{"budget":1,"output":{"header":"X-Max","otherwise":1}}"#,
             "output.header",
-            "\"X-Max\"; a lower case header name",
+            "\"X-Max\"; a header name of a-z, 0-9 and -",
         ),
         (
             r#"{"budget":1,"prompt":{"per_unit":0,"otherwise":1}}"#,

@@ -337,7 +337,9 @@ impl TypeConfig {
         check_name(at, &self.name)?;
         let (name, matches) = (&self.name, self.matches.len());
         at.ensure("name", (name == DEFAULT_TYPE) == last, || {
-            format!("{name:?}; the last type, and only it, is {DEFAULT_TYPE:?}")
+            format!(
+                "{name:?}; {DEFAULT_TYPE:?} for the last type, another name for every other type"
+            )
         })?;
         at.ensure("matches", (matches == 0) == last, || {
             format!("{matches} matches; {DEFAULT_TYPE:?} has none, every other type one or more")
@@ -352,7 +354,7 @@ impl TypeConfig {
             at.header_name("name", name)?;
             let is_right = !value.is_empty() && !value.chars().any(char::is_control);
             at.ensure("value", is_right, || {
-                format!("{value:?}; a header's value without control characters")
+                format!("{value:?}; a header value of 1 byte or more, without control characters")
             })?;
         }
         check_objectives(&self.slo, at, "slo")?;
@@ -365,7 +367,7 @@ fn check_objectives(objectives: &[Objective], at: &Place, field: &str) -> Checke
     for (i, o) in objectives.iter().enumerate() {
         let (at, p) = (at.item(field, i), o.percentile);
         at.ensure("percentile", p > previous && p < 100.0, || {
-            format!("{p}; above {previous} and below 100, ascending")
+            format!("{p}; above {previous}, below 100, in ascending order")
         })?;
         previous = p;
         at.within("objective_us", o.objective_us, 1..=HOUR_US)?;

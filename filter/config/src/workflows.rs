@@ -172,7 +172,7 @@ impl WorkflowsConfig {
     pub(super) fn check(&self, at: &Place) -> Checked {
         at.at_most("identify", self.identify.len(), MAX_WORKFLOW_SOURCES)?;
         at.ensure("identify", !self.identify.is_empty(), || {
-            "empty; one source or more".to_owned()
+            format!("empty; 1 to {MAX_WORKFLOW_SOURCES} sources")
         })?;
         for source in &self.identify {
             source.check(at)?;
@@ -182,7 +182,7 @@ impl WorkflowsConfig {
         at.within("interval_us", self.interval_us, INTERVALS_US)?;
         let (least, ttl) = (2 * self.interval_us, self.rate_ttl_us);
         at.ensure("rate_ttl_us", (least..=HOUR_US).contains(&ttl), || {
-            format!("{ttl}; 2 intervals, so {least}, to {HOUR_US}")
+            format!("{ttl}; 2 × interval_us ({least}) to {HOUR_US}")
         })?;
         self.sharing.check(&at.field("sharing"))?;
         at.within("max_workflows", self.max_workflows, 1..=MAX_WORKFLOWS)?;
@@ -214,7 +214,7 @@ impl WorkflowSource {
             Self::Metadata { path } => {
                 let names = path.len();
                 at.ensure(field, (2..=MAX_PATH).contains(&names), || {
-                    format!("{names} names; 2 to {MAX_PATH}")
+                    format!("a metadata path of {names} names; 2 to {MAX_PATH} names")
                 })?;
                 path.iter().try_for_each(|name| at.text(field, name))
             }

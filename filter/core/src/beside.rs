@@ -150,7 +150,7 @@ pub trait Beside: Debug + Sized {
     /// Records that a request goes to the backend.
     fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {}
 
-    /// Records the end of a request that is still in the table. `answered` says whether the backend
+    /// Records the end of a request that is still in the table. `answered` is true if the backend
     /// answered the request without a failure.
     fn ended(
         &mut self,

@@ -1,8 +1,8 @@
 //! The types of decisions on requests, shared by stages, engines and the proxy's glue.
 //!
-//! A refusal says after which time a retry is worthwhile. It is the time until the same request
-//! would be admitted, such as until the queue has drained so far, or until the rule that refused it
-//! looks again. Jitter is added, so that refused clients don't all return at once.
+//! A refusal contains the time after which a retry is worthwhile. It is the time until the same
+//! request would be admitted, such as until the queue has drained so far, or until the rule that
+//! refused it looks again. Jitter is added, so that refused clients don't all return at once.
 
 use std::time::Duration;
 

@@ -414,7 +414,7 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Joins the process on the first request. On later requests, renews the membership if the
-    /// lease may have run out.
+    /// lease may have expired.
     ///
     /// # Errors
     /// [`HostError`] if a host call fails. The next request then tries again.
@@ -465,7 +465,7 @@ impl<B: Beside> Engine<B> {
         Some((policy, &mut self.beside))
     }
 
-    /// Renews this worker's membership if its lease may have run out because the thread was
+    /// Renews this worker's membership if its lease may have expired because the thread was
     /// suspended. The caller must do this before it books anything.
     fn resume_lease(
         &mut self,
@@ -479,7 +479,7 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Returns the requests, with their streams, whose upstream hosts the last tick asked for. The
+    /// Returns the requests, with their streams, whose upstream hosts the last tick requested. The
     /// caller drains the list, and calls [`Engine::at_host`] for those that have a host.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         &mut self.suspects
@@ -577,7 +577,7 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Releases all bookings of the worker `dead` at once. The caller must be certain that this
-    /// worker has ended. The bookings of other dead workers are released when their leases run out.
+    /// worker has ended. The bookings of other dead workers are released when their leases expire.
     ///
     /// # Errors
     /// [`HostError`] if a host call fails. A later tick then releases the bookings.
@@ -630,7 +630,7 @@ impl<B: Beside> Engine<B> {
     /// inbound listener was removed.
     ///
     /// # Errors
-    /// [`HostError`] if a host call fails. The lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then expires instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         for policy in &mut self.policies {
             policy.flush(&mut self.beside, host, now)?;

@@ -235,7 +235,7 @@ impl Ledger {
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
         // The number may have belonged to a dead worker. The dead worker's share is still booked
-        // here if the worker that buried it did not have this stage.
+        // here if the worker that cleaned it up did not have this stage.
         this.give_back(host, own_id)?;
         Ok(this)
     }

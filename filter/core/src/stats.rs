@@ -38,9 +38,9 @@
 //! ```text
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
 //! headgate.policy.<namespace>/<name>.type.<type>.value_per_slot_second_milli   gauge   rank in the cut: thousandths of value that a second in a slot yields; 0 without a rank yet
-//! headgate.policy.<namespace>/<name>.type.<type>.value_slots_asked_milli    gauge      slots that its arrivals ask for, 1000: one
+//! headgate.policy.<namespace>/<name>.type.<type>.value_slots_asked_milli    gauge      slots that its arrivals demand, 1000: one
 //! headgate.policy.<namespace>/<name>.value_budget_permille                  gauge      slots that are given out, 1000: P
-//! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
+//! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance demands more than P
 //! ```
 //!
 //! Each worker adds up its counts, and adds the sums to the host's counters once a tick. That saves

@@ -11,20 +11,20 @@
 //! VM that resumes after its lease has expired detects that, joins again under another number and
 //! books its share again.
 //!
-//! A VM may resume at the moment when another VM buries it. The resuming VM writes its heartbeat
-//! before it reads the list. The burying VM marks the list before it reads the heartbeat a second
+//! A VM may resume at the moment when another VM cleans it up. The resuming VM writes its heartbeat
+//! before it reads the list. The other VM marks the list before it reads the heartbeat a second
 //! time. So at least one of the two sees the other's write.
 //!
-//! A number may become free while a share is still booked under it, because the VM that buried its
-//! owner may not have had the stage. So members check free numbers in turn, under the same mark as
-//! a burial. The code calls this check a sweep.
+//! A number may become free while a share is still booked under it, because the VM that cleaned up
+//! its owner may not have had the stage. So members check free numbers in turn, under the same mark
+//! as a clean-up. The code calls this check a sweep.
 //!
 //! One process may have several lists of VMs, because Envoy keeps shared data per `vm_id`, but
 //! gauges for all `vm_id`s together. Totals are then sums over all lists, so no two VMs may have
 //! the same worker number. A VM therefore takes a number only if no VM of any list renews that
 //! number's heartbeat, and an audit covers all numbers that any list gave out. A number that
 //! another list gave out looks free in this list. It is swept only if its heartbeat has stopped for
-//! longer than the other list needs to bury its owner.
+//! longer than the other list needs to clean up its owner.
 
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether this VM's lease may have run out. Nothing may then be booked under its number before
+    /// Whether this VM's lease may have expired. Nothing may then be booked under its number before
     /// the next [`Membership::tick`]. This check makes no host call.
     #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
@@ -191,7 +191,7 @@ impl Membership {
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
-        // Write before the list is read, so that either this VM or a VM that buries it sees the
+        // Write before the list is read, so that either this VM or a VM that cleans it up sees the
         // other's write.
         host.set(self.heartbeat, millis(now))?;
         host.set(self.processes, 1)?;
@@ -220,7 +220,7 @@ impl Membership {
         Ok(changes)
     }
 
-    /// Marks worker `other` as being buried by this VM, if the worker died. Returns whether it has
+    /// Marks worker `other` for clean-up by this VM, if the worker died. Returns whether it has
     /// this VM's mark.
     fn bury(
         &self,
@@ -260,11 +260,11 @@ impl Membership {
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by this VM, regardless of its heartbeat. Returns false
-    /// if `dead` has left, is being buried, or is this VM.
+    /// Marks worker `dead` for clean-up by this VM, regardless of its heartbeat. Returns false
+    /// if `dead` has left, is being cleaned up, or is this VM.
     ///
     /// # Errors
-    /// [`HostError`] if a host call fails. The lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then expires instead.
     pub fn mark(&self, dead: WorkerId, host: &impl Shared) -> Result<bool, HostError> {
         let entry = entries(host)?.get(dead as usize).copied();
         match entry.unwrap_or_default() {
@@ -291,7 +291,7 @@ impl Membership {
             return Ok(None);
         };
         self.sweep_from = next + 1;
-        // If the number belongs to another list, that list's VMs bury its owner first.
+        // If the number belongs to another list, that list's VMs clean up its owner first.
         let last = host.get(heartbeat_number(host, next)?)?;
         if !is_older(last, 2 * LEASE, now) {
             return Ok(None);
@@ -313,7 +313,7 @@ impl Membership {
     /// Frees this VM's number. The caller must have given the VM's share back before.
     ///
     /// # Errors
-    /// [`HostError`] if a host call fails. The lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then expires instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         if replace(self.id, self.nonce, 0, host)? {
             // Clear the heartbeat, so that the number can be claimed before the lease expires.
@@ -371,7 +371,7 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
             // Mark the number until it has a heartbeat. The heartbeat of the number's last owner is
-            // stale, so other VMs would bury this VM at once.
+            // stale, so other VMs would clean up this VM at once.
             list[id as usize] = mark;
             Some(id)
         })?;

@@ -88,7 +88,7 @@ impl SharedChannels {
         &self.law
     }
 
-    /// Returns the class in which a call that asks for class `wanted` must run. It is `wanted` or
+    /// Returns the class in which a call that requests class `wanted` must run. It is `wanted` or
     /// the lowest class.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl SharedChannels {
         Ok(Some(probability(missing)))
     }
 
-    /// Returns the probability that a call that asks for `class` runs in that class. The
+    /// Returns the probability that a call that requests `class` runs in that class. The
     /// probability is 1 for the lowest class.
     ///
     /// # Errors

@@ -654,7 +654,7 @@ impl Mesh {
         learned
     }
 
-    /// Returns the class that a call asked for, for the application. Returns `None` if the call ran
+    /// Returns the class that a call requested, for the application. Returns `None` if the call ran
     /// in that class.
     #[must_use]
     pub fn downgraded(&self, calling: &Calling) -> Option<&str> {

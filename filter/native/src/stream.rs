@@ -29,7 +29,7 @@ fn with_pending(f: impl FnOnce(&mut HashMap<u32, Envoy>)) {
     PENDING.try_with(run).unwrap_or(false);
 }
 
-/// Reads, for the streams of this worker, the upstream hosts that the last tick asked for.
+/// Reads, for the streams of this worker, the upstream hosts that the last tick requested.
 pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     with_pending(|pending| {
         let mut at = 0;

@@ -322,7 +322,7 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
             "{}{}",
             entry.title,
             if paper {
-                "; in brackets the paper's"
+                "; the paper's in brackets"
             } else {
                 ""
             }

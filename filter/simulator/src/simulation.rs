@@ -49,7 +49,7 @@ pub enum SimulationError {
     #[error("results can't be kept: {0}")]
     Results(String),
     /// A thread of the simulation ended early.
-    #[error("a run ended early; this is a fault of the simulator")]
+    #[error("a run ended early; this is a bug of the simulator")]
     Lost,
 }
 

@@ -85,7 +85,7 @@ pub trait Shared {
     fn store(&self, key: &str, value: &[u8], expected: Option<Version>) -> Result<(), HostError>;
 
     /// Wakes worker `worker`, so that it soon gives free slots to requests that wait there. If the
-    /// wake-up is lost, the worker's next tick makes up for it.
+    /// wake-up is lost, the worker's next tick replaces it.
     ///
     /// # Errors
     /// [`HostError::Call`] when that worker has ended.

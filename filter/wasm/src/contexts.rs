@@ -81,8 +81,8 @@ pub(crate) fn configure(id: u32, size: usize) -> bool {
     vm::with(|vm| vm.configure(id, direction, &json)).unwrap_or(false)
 }
 
-/// Handles request headers. Returns whether the request or the call continues at once. `end` says
-/// whether the request has no body.
+/// Handles request headers. Returns whether the request or the call continues at once. `end` is
+/// true if the request has no body.
 pub(crate) fn request_headers(id: u32, end: bool) -> bool {
     let goes_on = with(id, |context| match context {
         Context::Root(_) => None,

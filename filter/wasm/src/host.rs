@@ -19,7 +19,7 @@ const ABSENT: u32 = u32::MAX;
 pub(crate) struct EnvoyHost {
     /// The metrics by name. Each definition creates a new id in the host, even for the same name,
     /// so a metric is defined only once. proxy-wasm can't remove metrics, so the metrics of deleted
-    /// policies stay until the VM ends. Each takes some 100 bytes here, plus Envoy's own memory.
+    /// policies stay until the VM ends. Each takes about 100 bytes here, plus Envoy's own memory.
     metrics: RefCell<HashMap<String, MetricId>>,
     /// The queues of the other workers.
     queues: RefCell<HashMap<WorkerId, u32>>,

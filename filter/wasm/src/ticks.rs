@@ -15,7 +15,7 @@ use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 pub(crate) struct Ticks(Option<Duration>);
 
 impl Ticks {
-    /// Returns the period to set now, or `None` if the period stays. `in_tick` says whether the
+    /// Returns the period to set now, or `None` if the period stays. `in_tick` is true if the
     /// current callback is a tick.
     pub(crate) fn to_set(&self, busy: bool, in_tick: bool) -> Option<Duration> {
         let wanted = match self.0 {

@@ -17,8 +17,8 @@
 //!
 //! The callback in which a request starts to wait neither refuses nor resumes any. A request that
 //! it resumes and that ends at once may free a slot for the waiting one, which would be resumed
-//! before its callback has paused it. Envoy would then pause it for good: the backend would get its
-//! headers and never its body.
+//! before its callback has paused it. Envoy would then pause it permanently: the backend would get
+//! its headers and never its body.
 
 use std::collections::VecDeque;
 

@@ -163,7 +163,7 @@ impl Vm {
 
     /// Registers for wake-ups and sets the tick period, if either has to change.
     ///
-    /// `current` is the context of the current callback. `in_tick` says whether the callback is a
+    /// `current` is the context of the current callback. `in_tick` is true if the callback is a
     /// tick.
     fn attend(&mut self, current: u32, in_tick: bool) {
         let Some(worker) = self.filter.engine().worker() else {
@@ -193,7 +193,7 @@ impl Vm {
         self.check(ffi::set_effective_context(current));
     }
 
-    /// Handles the request headers of `stream`. `end` says whether the request has no body. If the
+    /// Handles the request headers of `stream`. `end` is true if the request has no body. If the
     /// request is refused, the local reply has been sent when this function returns.
     pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound, end: bool) -> Decision {
         if self.filter.engine().is_idle() || self.has_handled(Direction::Inbound) {

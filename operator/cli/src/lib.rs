@@ -66,7 +66,7 @@ enum Command {
     /// Try a policy under a workload, or run an experiment of the papers
     #[cfg(feature = "tools")]
     Simulate(simulate::SimulateArgs),
-    /// Serve the policies of a folder to proxies
+    /// Serve the policies of a folder or a cluster to proxies
     Run(Box<run::RunArgs>),
     /// Print an Envoy bootstrap with a Headgate slot
     Bootstrap(Box<bootstrap::BootstrapArgs>),

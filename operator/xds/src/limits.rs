@@ -54,7 +54,7 @@ pub struct Limits {
     pub keep: Duration,
     /// The time within which a stream's first request must arrive.
     pub first_message: Duration,
-    /// The largest request, in bytes. A node lists every extension of its Envoy, some 100 KB.
+    /// The largest request, in bytes. A node lists every extension of its Envoy, about 100 KB.
     pub request_bytes: usize,
     /// The largest set of headers of a stream, in bytes.
     pub header_bytes: u32,

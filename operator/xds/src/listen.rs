@@ -2,7 +2,7 @@
 //! ends connections.
 //!
 //! The accept loop waits only for the next connection. Each connection has its own task, whose
-//! handshake waits only for its own peer. A slow or silent peer runs into a timeout.
+//! handshake waits only for its own peer. A slow or silent peer times out.
 //!
 //! HTTP/2 never ends a connection that answers pings. So the task ends connections that have no
 //! streams or are too old, and those whose certificate has expired or would no longer be accepted.

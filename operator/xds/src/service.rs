@@ -154,7 +154,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Envoy retries forever, some 3,000 times a day.
+    /// Envoy retries forever, about 3,000 times a day.
     #[tokio::test]
     async fn a_stream_that_is_refused_again_and_again_does_not_fill_the_log() {
         let registry = Registry::new(1, Duration::ZERO, XdsMetrics::default());

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Returns a time such as `2026-03-01T12:30:05Z`. A time out of range, some 8,000 years away,
+/// Returns a time such as `2026-03-01T12:30:05Z`. A time out of range, about 8,000 years away,
 /// becomes 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {

@@ -31,7 +31,7 @@ use crate::timestamp::rfc3339;
 
 /// The interval at which the files are read.
 const POLL: Duration = Duration::from_secs(1);
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.

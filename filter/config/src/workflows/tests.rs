@@ -65,17 +65,12 @@ fn an_error_names_each_invalid_value() {
     let long = "a".repeat(MAX_WORKFLOW_NAME + 1);
     let too_long = format!("{long:?}; 1 to 128 bytes without control characters");
     let wrong = [
-        (
-            "/identify",
-            json!([]),
-            "identify",
-            "empty; one source or more",
-        ),
+        ("/identify", json!([]), "identify", "empty; 1 to 8 sources"),
         (
             "/identify",
             many(9, json!({"type": "Type"})),
             "identify",
-            "9; at most 8",
+            "9 entries; at most 8",
         ),
         (
             "/identify/0/key",
@@ -87,13 +82,13 @@ fn an_error_names_each_invalid_value() {
             "/identify/1/name",
             json!("X-Tenant"),
             "identify",
-            "\"X-Tenant\"; a lower case header name",
+            "\"X-Tenant\"; a header name of a-z, 0-9 and -",
         ),
         (
             "/identify/2/path",
             json!(["a"]),
             "identify",
-            "1 names; 2 to 8",
+            "a metadata path of 1 names; 2 to 8 names",
         ),
         ("/quantile", json!(1.5), "quantile", "1.5; 0 to 1"),
         (
@@ -118,7 +113,7 @@ fn an_error_names_each_invalid_value() {
             "/rate_ttl_us",
             json!(199_999),
             "rate_ttl_us",
-            "199999; 2 intervals, so 200000, to 3600000000",
+            "199999; 2 × interval_us (200000) to 3600000000",
         ),
         (
             "/sharing/probe",
@@ -151,7 +146,12 @@ fn an_error_names_each_invalid_value() {
             "max_workflows",
             "1001; 1 to 1000",
         ),
-        ("/max_workflows", json!(1), "workflows", "3; at most 2"),
+        (
+            "/max_workflows",
+            json!(1),
+            "workflows",
+            "3 entries; at most 2",
+        ),
         (
             "/max_queue_length",
             json!(10_001),
@@ -216,7 +216,7 @@ fn an_error_names_each_invalid_value() {
             "/peers",
             many(65, json!("spiffe://a/b")),
             "peers",
-            "65; at most 64",
+            "65 entries; at most 64",
         ),
     ];
     for (field, value, named, problem) in wrong {
@@ -256,8 +256,8 @@ fn directions_have_parts_of_their_own() {
     inbound["direction"] = json!("Inbound");
     assert_eq!(
         problem(&inbound),
-        "outbound.policy: \"shop/checkout\", which is no stage with workflows or class admission \
-         of this gateway"
+        "outbound.policy: \"shop/checkout\"; the policy of a stage with workflows or \
+         class_admission"
     );
     let mut gateway = inbound;
     gateway["stages"] = json!([stage()]);
@@ -267,7 +267,7 @@ fn directions_have_parts_of_their_own() {
     staged["stages"] = json!([stage()]);
     assert_eq!(
         problem(&staged),
-        "stages: given with direction Outbound, which has none"
+        "stages: given with direction Outbound; no stages, or direction Inbound"
     );
     for (field, value, expected) in [
         (
@@ -293,17 +293,20 @@ fn directions_have_parts_of_their_own() {
         (
             "/smoothing/least_us",
             json!(300_001),
-            "smoothing: 300001 to 300000 µs; 0 <= least <= most <= 10000000",
+            "smoothing: least_us 300001 and most_us 300000; most_us 1 to 10000000, least_us \
+             at most most_us",
         ),
         (
             "/smoothing/most_us",
             json!(10_000_001),
-            "smoothing: 0 to 10000001 µs; 0 <= least <= most <= 10000000",
+            "smoothing: least_us 0 and most_us 10000001; most_us 1 to 10000000, least_us \
+             at most most_us",
         ),
         (
             "/service_smoothing/outbound|81|*/most_us",
             json!(999),
-            "service_smoothing: 1000 to 999 µs; 0 <= least <= most <= 10000000",
+            "service_smoothing: least_us 1000 and most_us 999; most_us 1 to 10000000, least_us \
+             at most most_us",
         ),
         (
             "/service_smoothing",

@@ -23,7 +23,7 @@ pub const MAX_COMPILED_OF_ALL: usize = 256;
 
 /// Largest product of the compiled size of a policy's regular expressions, KiB, and the length of a
 /// value that is compared with them, bytes. The time of a classification is proportional to this
-/// product, 0.8 ns for each byte of both factors, so it is some 50 ms at most. It delays other
+/// product, 0.8 ns for each byte of both factors, so it is about 50 ms at most. It delays other
 /// requests, and the request can't be refused earlier.
 const MAX_WORK: usize = 64 * 1024;
 

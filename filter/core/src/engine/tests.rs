@@ -814,7 +814,7 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
     assert_eq!(process(true).refused.len(), 13);
 }
 
-/// 100 requests/s of 100 ms and 100 requests/s of 20 ms ask for 12 slots. The cost of the slow
+/// 100 requests/s of 100 ms and 100 requests/s of 20 ms demand 12 slots. The cost of the slow
 /// requests is known after 20 of them.
 #[test]
 fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {

@@ -19,8 +19,8 @@ pub fn of_details(details: Option<&[u8]>) -> Outcome {
     }
 }
 
-/// Returns the outcome for the details of a response of which the headers arrive. `uploads` says
-/// whether the request's body hasn't ended.
+/// Returns the outcome for the details of a response of which the headers arrive. `uploads` is true
+/// if the request's body hasn't ended.
 ///
 /// Envoy then answers a request at the stream's own timeouts only if the backend hasn't. They
 /// include slow uploads, unlike the router's timeouts. After the response's headers they also end

@@ -14,7 +14,7 @@ use super::Stream;
 use crate::stage::Outcome;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
-/// The name of the field of an event that contains its data.
+/// The beginning of a line with data in an event.
 const DATA: &[u8] = b"data:";
 /// The data of the last event.
 const DONE: &[u8] = b"[DONE]";

@@ -1,6 +1,6 @@
 //! The budget of tokens: a second limit, in addition to the slots.
 //!
-//! **The problem.** A server may run out of something other than slots. An LLM server's cache holds
+//! **The problem.** A server may exhaust something other than slots. An LLM server's cache holds
 //! the tokens of all running sequences, and a long sequence takes as many tokens as twenty short
 //! ones. With slots alone, P can be right for long sequences or for short ones, but not for both.
 //! So a request takes its tokens together with its slot, and starts only when both are free.

@@ -18,7 +18,7 @@ impl Stage {
     }
 
     /// Reports the end of a request that held a slot since `dequeued`, or the first byte of its
-    /// stream. `measured` says whether the histogram of its type includes its time. For a request
+    /// stream. `measured` is true if the histogram of its type includes its time. For a request
     /// without an answer, the histogram records a time beyond the last objective as that objective.
     pub(super) fn delivered(
         &mut self,

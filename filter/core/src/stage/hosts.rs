@@ -146,7 +146,7 @@ impl Hosts {
         }
     }
 
-    /// Starts or stops watching answers. `overtaken` says whether any request is overtaken.
+    /// Starts or stops watching answers. `overtaken` is true if any request is overtaken.
     fn watch(&mut self, now: Instant, overtaken: bool) {
         (self.suspects)
             .retain(|suspect| suspect.is_trusted(now) || now.since(suspect.seen) < WATCH);

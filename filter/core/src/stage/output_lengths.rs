@@ -51,7 +51,7 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// Records an output of `tokens`. `is_whole` says whether the output ended by itself.
+    /// Records an output of `tokens`. `is_whole` is true if the output ended by itself.
     pub(super) fn learn(&mut self, tokens: u32, is_whole: bool) {
         self.outputs
             .as_flattened_mut()

@@ -52,7 +52,7 @@ impl Stage {
 
     /// Records the number of output tokens of a response and the time per token. The caller calls
     /// this function just before [`Stage::finish`]. `token_time` is `None` if there are too few
-    /// tokens. `each` says whether `output` counts tokens. Otherwise `output` counts parts of the
+    /// tokens. `each` is true if `output` counts tokens. Otherwise `output` counts parts of the
     /// response.
     pub fn tokens(
         &mut self,

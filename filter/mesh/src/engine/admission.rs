@@ -1,10 +1,10 @@
 //! Class admission of calls ([`headgate_admission`]): the class in which each call runs, and
 //! the effect of its answer.
 //!
-//! A call asks for the class that it names (header [`wire::CLASS`]), else for the class of the
-//! request that caused the call, else for the first class that the call matches. Classes are those
-//! of the called service's policy, so both sides agree. The header [`wire::CLASS`] also names the
-//! class of a downgraded call to the called process. So the called process must trust this process.
+//! A call requests the class that it names (header [`wire::CLASS`]), else the class of the request
+//! that caused the call, else for the first class that the call matches. Classes are those of the
+//! called service's policy, so both sides agree. The header [`wire::CLASS`] also names the class of
+//! a downgraded call to the called process. So the called process must trust this process.
 //!
 //! ```text
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
@@ -64,7 +64,7 @@ struct Service {
 
 #[derive(Debug, Clone, Copy)]
 struct ClassStats {
-    /// The number of calls that asked for the class.
+    /// The number of calls that requested the class.
     calls: MetricId,
     /// The number of these calls that ran in the lowest class instead. In a dry run, the number
     /// that would have.
@@ -78,7 +78,7 @@ struct ClassStats {
 pub(crate) struct Admitted {
     service: usize,
     began: Instant,
-    /// The class that the call asked for, if the call runs in another class.
+    /// The class that the call requested, if the call runs in another class.
     wanted: Option<ClassId>,
     class: ClassId,
     size: u32,
@@ -152,7 +152,7 @@ impl Service {
         })
     }
 
-    /// Returns the class in which a call that asks for `wanted` must run.
+    /// Returns the class in which a call that requests `wanted` must run.
     fn decide(
         &self,
         host: &impl Host,
@@ -309,7 +309,7 @@ impl Admission {
         )))
     }
 
-    /// Returns the class that a call asked for, or `None` if the call ran in that class.
+    /// Returns the class that a call requested, or `None` if the call ran in that class.
     pub(crate) fn downgraded(&self, call: &Admitted) -> Option<&str> {
         let service = self.services.get(call.service)?;
         Some(service.class_name(call.wanted?))

@@ -199,7 +199,7 @@ impl Central {
         matches!(self.fallback, Fallback::Admit)
     }
 
-    /// Returns the class in which a call that asks for `wanted` must run, or `None` if the sender's
+    /// Returns the class in which a call that requests `wanted` must run, or `None` if the sender's
     /// own law decides.
     pub(crate) fn class_for(
         &self,

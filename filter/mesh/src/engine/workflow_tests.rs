@@ -526,7 +526,7 @@ fn a_load_that_rises_fifty_times_is_not_limited_while_p_is_unlimited() {
     proxy.assert_nothing_is_left();
 }
 
-/// The guarantee of a silent workflow asks for more slots than were in use lately.
+/// The guarantee of a silent workflow demands more slots than were in use lately.
 #[test]
 fn a_guarantee_limits_no_other_workflow_while_p_is_unlimited() {
     let mut proxy = Proxy::new(1, &unlimited(SharingConfig::StaticGuarantees));

@@ -23,7 +23,7 @@
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_delay_us       counter    sum of these delays, in µs
 //! headgate.policy.<namespace>/<name>.service.<service>.rejection_permille   gauge      rejection rate that the service announced last
-//! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that asked for the class
+//! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that requested the class
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_downgraded.class.<class>   counter    of these, run in the lowest class
 //! headgate.policy.<namespace>/<name>.service.<service>.admit_permille.class.<class>     gauge      probability of staying in the class
 //! headgate.policy.<namespace>/<name>.admission_reports         counter    reports sent to the admission server

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A purely proportional split would keep a throttled process at its previous share. The demand of
-//! a process is measured after its own limiter has limited it. So any split would confirm itself,
+//! a process is measured after its own limiter has limited it. So any split would reproduce itself,
 //! and a new process would stay at 0. Because the part ε is split evenly, the shares of backlogged
 //! processes converge.
 //!

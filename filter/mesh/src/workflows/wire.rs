@@ -8,7 +8,7 @@
 //! request    x-headgate-class: gold                      the class of the parent
 //! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5
 //! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1
-//! response   x-headgate-downgraded: gold                 the class that the call asked for
+//! response   x-headgate-downgraded: gold                 the class that the call requested
 //! ```
 //!
 //! `wait` and `slot` are set with class admission only. `x-headgate-downgraded` is set for the
@@ -35,7 +35,7 @@ pub const RATE: &str = "x-headgate-rate";
 /// The header with the name of the class in which a request must run. It is the class of the
 /// request's parent, or the class in which class admission lets the request run.
 pub const CLASS: &str = "x-headgate-class";
-/// The header with the class that a call asked for and that class admission denied. It is set in
+/// The header with the class that a call requested and that class admission denied. It is set in
 /// the answer to the application.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
 /// The header with the remaining time until the deadline, ms.

@@ -96,7 +96,7 @@ struct Chain {
     service: f64,
     /// The ratio of responses that are lost.
     lost: f64,
-    /// The time after which a caller gives up, s.
+    /// The timeout of a caller, s.
     timeout: f64,
     loads: Vec<LoadEntry>,
 }

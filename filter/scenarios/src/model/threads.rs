@@ -11,7 +11,7 @@
 //!   the slots of Headgate's stage, whose queue is the ready queue. An access takes 83.5 µs, and
 //!   12% more if all threads work. The 12% cover locks, aborts and cache misses together. The
 //!   capacity is then 21,400 accesses/s, with which FC-D makes 18.7 M accesses. The 1200 threads
-//!   ask for 18,900 accesses/s at the low rate, and for up to 236,000 in the burst.
+//!   demand 18,900 accesses/s at the low rate, and up to 236,000 in the burst.
 //! - A refusal costs the work of one access, in which the server parses the request, looks up its
 //!   size, and answers.
 //! - The updates of stock quotes are part of the time of accesses.

@@ -150,14 +150,14 @@ pub enum DesignError {
     },
     /// The model's gain isn't positive, but more backlog must mean more delay.
     #[error(
-        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; \
-         record a trace in which requests queue"
+        "in this model more backlog means less delay ({0:.3e} s per unit), so no controller is \
+         possible; record a trace in which requests queue"
     )]
     NegativeGain(f64),
     /// No gains meet the goal.
     #[error(
         "no gains above 0 settle within {settling} periods with an overshoot of at most \
-         {overshoot}: allow more of either"
+         {overshoot}; allow a longer settling time or more overshoot"
     )]
     Unreachable {
         /// The given overshoot.

@@ -71,7 +71,7 @@ pub enum IdentifyError {
     Order(usize),
     /// The trace is too short for the order.
     #[error(
-        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a \
+        "{found} samples with their {order} predecessors; order {order} needs {needed}; record a \
          longer trace"
     )]
     TooShort {
@@ -84,8 +84,7 @@ pub enum IdentifyError {
     },
     /// The samples vary too little for a model.
     #[error(
-        "delay or backlog don't vary enough to tell what depends on what: vary the load while you \
-         record"
+        "delay or backlog don't vary enough to identify a model; vary the load while you record"
     )]
     Flat,
 }

@@ -61,7 +61,7 @@ pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
     let period_of = |at: u64| (at - first).div_ceil(period_ns) as usize;
     let periods = (last - first).div_ceil(period_ns);
     if periods > MOST {
-        bail!("{periods} periods from the first request to the last; at most {MOST}, so cut it");
+        bail!("{periods} periods from the first request to the last; at most {MOST}");
     }
     let costs = requests.iter().any(|request| request.cost.is_some());
     let mut sums = vec![(0.0, 0_u64); periods as usize + 1];

@@ -80,7 +80,8 @@ pub fn read(file: &str, text: &str, columns: &Columns, of_log: Duration) -> anyh
     };
     if rows.rows.is_empty() {
         bail!(
-            "{file}: no rows; a header line such as time_s,delay_s,backlog and a line each second"
+            "{file}: no rows; write a header line such as time_s,delay_s,backlog and a row for \
+             each period"
         );
     }
     let find = |wanted: Option<&String>, known: &[&str], what: &str| {
@@ -122,7 +123,7 @@ pub fn read(file: &str, text: &str, columns: &Columns, of_log: Duration) -> anyh
         for (value, column) in [(s, delay), (d, backlog)] {
             if let Some(value) = value.filter(|v| *v < 0.0) {
                 bail!(
-                    "{line}: {value} in column {:?}; it can't be negative",
+                    "{line}: {value} in column {:?}; at least 0",
                     rows.names[column]
                 );
             }
@@ -157,7 +158,7 @@ fn period(times: &[f64], rows: &[(String, Vec<Option<f64>>)]) -> anyhow::Result<
         );
     }
     if steps.is_empty() {
-        bail!("{}: one row; a trace needs dozens", rows[0].0);
+        bail!("{}: one row; record dozens of rows or more", rows[0].0);
     }
     steps.sort_by(f64::total_cmp);
     Ok(steps[steps.len() / 2])
@@ -197,8 +198,8 @@ fn column(names: &[String], wanted: Option<&String>, known: &[&str]) -> Option<u
 fn no_column(file: &str, names: &[String], wanted: Option<&String>, what: &str) -> anyhow::Error {
     let there = names.join(", ");
     match wanted {
-        Some(wanted) => anyhow!("{file}: no column {wanted:?}; there are {there}"),
-        None => anyhow!("{file}: no column of {what}s; name it with --{what} COLUMN, of {there}"),
+        Some(wanted) => anyhow!("{file}: no column {wanted:?}; one of {there}"),
+        None => anyhow!("{file}: no column of {what}s; name one of {there} with --{what} COLUMN"),
     }
 }
 
@@ -215,7 +216,7 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
         .collect();
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         bail!(
-            "{file}:1: numbers where the names of the columns should be; such as \
+            "{file}:1: numbers instead of column names; write a header line such as \
              time_s,delay_s,backlog"
         );
     }
@@ -230,8 +231,8 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
             _ => match cell.parse::<f64>() {
                 Ok(number) if number.is_finite() => Ok(Some(number)),
                 _ if is_used(name) => Err(anyhow!(
-                    "{line}: {cell:?} in column {name:?}; a number, or nothing where nothing was \
-                     measured"
+                    "{line}: {cell:?} in column {name:?}; a number, or an empty cell for no \
+                     measurement"
                 )),
                 _ => Ok(None),
             },
@@ -283,12 +284,17 @@ fn from_json(file: &str, text: &str) -> anyhow::Result<Rows> {
     let objects: Vec<_> = list
         .as_array()
         .with_context(|| {
-            format!("{file}: no list \"rows\"; as headgate simulate --json writes it")
+            format!("{file}: no list \"rows\"; use JSON as headgate simulate --json writes it")
         })?
         .iter()
         .map(|row| row.as_object())
         .collect::<Option<_>>()
-        .with_context(|| format!("{file}: a row that is no object"))?;
+        .with_context(|| {
+            format!(
+                "{file}: a row isn't an object; use JSON as headgate simulate \
+                                  --json writes it"
+            )
+        })?;
     let names = unique(
         objects
             .iter()
@@ -357,8 +363,7 @@ mod tests {
     fn mistakes_are_named_with_their_line() {
         assert_eq!(
             error("time_s,delay_s,backlog\n0,1,2\n1,soon,2\n"),
-            "t.csv:3: \"soon\" in column \"delay_s\"; a number, or nothing where nothing was \
-             measured"
+            "t.csv:3: \"soon\" in column \"delay_s\"; a number, or an empty cell for no measurement"
         );
         assert_eq!(
             error("time_s,delay_s,backlog\n0,1\n"),
@@ -370,11 +375,11 @@ mod tests {
         );
         assert_eq!(
             error("a,b\n1,2\n"),
-            "t.csv: no column of delays; name it with --delay COLUMN, of a, b"
+            "t.csv: no column of delays; name one of a, b with --delay COLUMN"
         );
         assert_eq!(
             error("delay_s,backlog\n1,-2\n"),
-            "t.csv:2: -2 in column \"backlog\"; it can't be negative"
+            "t.csv:2: -2 in column \"backlog\"; at least 0"
         );
         assert!(error("1,2\n3,4\n").starts_with("t.csv:1: numbers where the names"));
         assert!(error("delay,backlog\n").starts_with("t.csv: no rows"));

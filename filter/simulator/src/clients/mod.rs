@@ -23,7 +23,7 @@ pub enum Wake {
     Send(Request),
     /// The client waits until this time, ns since the start, which is later than now.
     Later(u64),
-    /// The client leaves for good.
+    /// The client leaves permanently.
     Leave,
 }
 

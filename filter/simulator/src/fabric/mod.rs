@@ -41,7 +41,7 @@ pub struct Setup {
     pub call_bytes: u32,
     /// The weights of a port's classes, the highest class first.
     pub weights: Vec<u32>,
-    /// The percentage of calls that ask for each class, by sender. The last entry holds for all
+    /// The percentage of calls that request each class, by sender. The last entry holds for all
     /// further senders.
     pub mixes: Vec<Vec<f64>>,
     /// The size of a port's buffer, bytes.
@@ -82,7 +82,7 @@ pub enum Pattern {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Method {
-    /// No algorithm: each call runs in the class that it asks for.
+    /// No algorithm: each call runs in the class that it requests.
     None,
     /// [`headgate_admission::Distributed`].
     Distributed,

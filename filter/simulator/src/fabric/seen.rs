@@ -9,7 +9,7 @@ use crate::simulation::SimulationError;
 /// The longest latency that the histograms distinguish, ns: a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// The calls of one sender in one interval that asked for the highest class.
+/// The calls of one sender in one interval that requested the highest class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The number of these calls.

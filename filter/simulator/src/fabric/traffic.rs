@@ -14,7 +14,7 @@ pub(super) struct Arrival {
     pub(super) at: u64,
     pub(super) source: u16,
     pub(super) destination: u16,
-    /// The class that the call asks for.
+    /// The class that the call requests.
     pub(super) wanted: u8,
 }
 

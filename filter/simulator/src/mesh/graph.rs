@@ -140,7 +140,7 @@ pub struct Workflow {
     /// The processes that hold the workflow's partitions. Each request belongs to a partition that
     /// is drawn at random. If the list is empty, the only partition is on process 0.
     pub partitions: Vec<usize>,
-    /// The time after which a client gives up; `None` for never.
+    /// The timeout of a client; `None` for none.
     pub timeout: Option<Duration>,
     /// The end-to-end deadline, which requests carry if the run's setup enables it.
     pub deadline: Option<Duration>,
@@ -167,7 +167,7 @@ pub struct Network {
     pub delay: Duration,
     /// The ratio of responses between processes that are lost; only with a `timeout`.
     pub lost: f64,
-    /// The time after which a process gives up a call that it made; `None` for never.
+    /// The timeout of a call between processes; `None` for none.
     pub timeout: Option<Duration>,
 }
 

@@ -85,7 +85,7 @@ impl MeshStudy {
             let Some(Applied { name, stage }) = applied else {
                 let service = &plan.graph.services[service].name;
                 notes.push(format!(
-                    "{service} has no policy: its processes only have slots and a queue"
+                    "{service} has no policy: its processes have only slots and a queue"
                 ));
                 setup.policies.push(None);
                 continue;
@@ -192,7 +192,7 @@ impl MeshStudy {
     fn runs(&self, runs: &[Vec<Seen>]) -> String {
         let seeds = runs.first().map_or(0, Vec::len);
         format!(
-            "{seeds} of {} s each, of which the first {} s don't count",
+            "{seeds} of {} s each, with a warm-up of {} s",
             self.plan.duration, self.plan.warm_up
         )
     }
@@ -264,10 +264,7 @@ impl MeshStudy {
         };
         let series: Vec<Series> = graph.workflows.iter().enumerate().filter_map(of).collect();
         (!series.is_empty()).then(|| Figure {
-            title: format!(
-                "Rates in force where workflows enter, with {}",
-                self.policies
-            ),
+            title: format!("Rates at the entries of workflows, with {}", self.policies),
             x: Axis::new("time, s"),
             y: Axis::new("rate, requests/s"),
             series,
@@ -281,14 +278,14 @@ fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     if stage.mode == Mode::DryRun {
         notes.push(format!(
-            "{name} says mode: DryRun; this is what it would do if it enforced"
+            "{name} has mode DryRun; the results are those of mode Enforce"
         ));
     }
     let Some(workflows) = &stage.workflows else {
         return notes;
     };
     if let SharingConfig::DominantResource { .. } = &workflows.sharing {
-        notes.push("no process reports a second resource: slots are what is shared".to_owned());
+        notes.push("no process reports a second resource, so only slots are shared".to_owned());
     }
     let mut unknown: Vec<&str> = (workflows.workflows.keys().map(String::as_str))
         .filter(|name| plan.graph.workflows.iter().all(|w| w.name != **name))
@@ -297,7 +294,7 @@ fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
         notes.push(format!(
-            "workflows of {name} that the mesh doesn't have: {unknown}"
+            "{name} names workflows that are not in the mesh: {unknown}"
         ));
     }
     notes

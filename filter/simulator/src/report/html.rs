@@ -224,7 +224,7 @@ mod tests {
         let page = html(&report);
         assert!(page.contains("Title &amp; more") && page.contains("&lt;fast&gt;"));
         assert!(page.contains(r#"<span class="no">90.00 ✗</span> <small>(98.46)</small>"#));
-        assert!(page.contains("0 of 2 results are as expected; not these:"));
+        assert!(page.contains("0 of 2 results are as expected; the others:"));
         assert!(page.contains("✗ fails"));
         for elsewhere in ["<script", "src=", "href=", "url(", "@import"] {
             assert!(!page.contains(elsewhere), "{elsewhere}");

@@ -161,10 +161,7 @@ impl Verdict {
         let failed = self.failures.len();
         let (all, what) = match (self.cells, self.claims, self.limits) {
             (0, 0, 0) => return self.shown(),
-            (cells, 0, 0) => (
-                cells,
-                "cells are as the paper has them, within their bounds",
-            ),
+            (cells, 0, 0) => (cells, "cells agree with the paper within their bounds"),
             (0, claims, 0) => (claims, "claims hold"),
             (0, 0, limits) => (limits, "objectives are met"),
             (cells, claims, limits) => (cells + claims + limits, "results are as expected"),
@@ -173,13 +170,12 @@ impl Verdict {
         let shown = shown.unwrap_or_default();
         Some(match failed {
             0 => format!("all {all} {what}{shown}"),
-            some => format!("{} of {all} {what}{shown}; not these:", all - some),
+            some => format!("{} of {all} {what}{shown}; the others:", all - some),
         })
     }
 
     fn shown(&self) -> Option<String> {
-        (self.unjudged > 0)
-            .then(|| format!("{} shown beside the paper's, not judged", self.unjudged))
+        (self.unjudged > 0).then(|| format!("{} shown for comparison, not judged", self.unjudged))
     }
 }
 

@@ -150,7 +150,7 @@ mod tests {
             ours: "39 ms".into(),
             holds: None,
         });
-        report.notes.push("1 line was passed by".into());
+        report.notes.push("1 line was skipped".into());
         assert_eq!(
             text(&report),
             "\
@@ -166,9 +166,9 @@ rejected, %
 holds  it levels off: 39 ms (expected: about 40 ms)
 not judged  it was made to fit: 39 ms
 
-1 line was passed by
+1 line was skipped
 
-3 of 5 results are as expected; 1 shown beside the paper's, not judged; not these:
+3 of 5 results are as expected; 1 shown for comparison, not judged; the others:
   Bouncer, slow, factor 1.45: 90.00, the paper has 95.68 ± 3
   Bouncer: 1.45, p50: 18.5, the objective is 18
 "

@@ -34,7 +34,7 @@ fn over_load(trial: &Trial, results: &[CaseRows]) -> Vec<Figure> {
     figures.push(Figure {
         title: "Utilization".to_owned(),
         x: Axis::new(x),
-        y: Axis::new("busy part of the slots").between(0.0, 1.0),
+        y: Axis::new("slots in use, ratio").between(0.0, 1.0),
         series: vec![Series::new(
             "utilization",
             Style::Line,
@@ -68,7 +68,7 @@ fn by_type(trial: &Trial, x: &Axis, points: &[(f64, &[TypeRow])]) -> Vec<Figure>
         figures.push(Figure {
             title: format!("Response times at p{percentile}"),
             x: x.clone(),
-            y: Axis::new("response time of the served, ms"),
+            y: Axis::new("response time of served requests, ms"),
             series: curves(points, value),
             levels: objectives(trial, points, percentile),
             ..Figure::default()

@@ -185,27 +185,27 @@ impl Trial {
             stage.parallelism = slots;
         } else if plan.parallelism.is_none() {
             notes.push(format!(
-                "the policy leaves parallelism to be found, so the backend is one that works on \
-                 {slots} requests at once; `parallelism` of a workload says another number"
+                "the policy has no fixed parallelism, so the simulated backend has {slots} slots; \
+                 `parallelism` in a workload file changes this number"
             ));
         }
         if stage.mode == Mode::DryRun {
             notes.push(
-                "the policy says mode: DryRun; this is what it would do if it enforced".to_owned(),
+                "the policy has mode DryRun; the results are those of mode Enforce".to_owned(),
             );
             stage.mode = Mode::Enforce;
         }
         if stage.workflows.take().is_some() {
             notes.push(
-                "the policy has workflows, whose rates come from the services that call each \
-                 other: a trial of one service is without"
+                "the policy has workflows, whose rates depend on the other services of a mesh: \
+                 the simulation of one service ignores them, and --mesh includes them"
                     .to_owned(),
             );
         }
         if stage.types.iter().any(|kind| !kind.tpot.is_empty()) {
             notes.push(
-                "the policy has objectives for the time per output token (tpot), which no workload \
-                 tells: this is without them"
+                "the policy has objectives for the time per output token (tpot): the simulation \
+                 ignores them, because a workload has no tokens"
                     .to_owned(),
             );
         }

@@ -29,9 +29,9 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
     };
     Table {
         title:
-            "by type; answered within the objective at the highest percentile, by value in all; \
-             the same of an ideal admission; response times of the served, and in brackets \
-             their objectives"
+            "by type; within: share answered within the objective at the highest percentile, for \
+             ALL by value; ideal: the same with an ideal admission; then response times of \
+             served requests, with their objectives in brackets"
                 .to_owned(),
         columns,
         groups: results.iter().map(group).collect(),
@@ -53,9 +53,7 @@ pub(super) fn hardly_answered(trial: &Trial, results: &[CaseRows]) -> Vec<String
         let title = heading(trial, case);
         let note = |row: &TypeRow| {
             let (name, answered) = (&row.name, 100.0 - row.rejected_pct);
-            format!(
-                "{title}: {answered:.1}% of {name} is answered; its objectives don't count as met"
-            )
+            format!("{title}: {answered:.1}% of {name} is answered; its objectives are not judged")
         };
         case.rows.iter().filter(named).map(note).collect::<Vec<_>>()
     };
@@ -156,7 +154,7 @@ impl Trial {
             }
             Offered::Recorded { recording, .. } => {
                 recorded(report, recording, slots);
-                runs.push_str("; what is replayed faster is repeated");
+                runs.push_str("; a replay at a higher speed repeats the recording");
             }
         }
         report.setup("runs", runs);
@@ -168,7 +166,7 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
     let seconds = recording.length_ns() as f64 / 1e9;
     report.setup(
         "arrivals",
-        format!("recorded: {requests} requests in {seconds:.1} s, {rate:.0} a second"),
+        format!("recorded: {requests} requests in {seconds:.1} s, {rate:.0} requests/s"),
     );
     let mean = recording.mean_ms();
     let full = f64::from(slots) * 1e3 / mean;
@@ -177,7 +175,7 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
         "backend",
         format!(
             "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s \
-             and the recorded rate {part:.2} of it"
+             and the recorded rate is {part:.2} of it"
         ),
     );
 }
@@ -186,13 +184,13 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
 fn waiting(clients: &Clients) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(
-        "{}, each of which sends its next request {} ms after an answer",
+        "{}, closed loop, with a think time of {} ms",
         clients.count,
         ms(clients.think)
     );
     if let Some(smoothing) = &clients.smoothing {
         text.push_str(&format!(
-            "; later by {} to {} ms with the rejection rate as the probability",
+            "; with a further delay of {} to {} ms at a probability that equals the rejection rate",
             ms(smoothing.least),
             ms(smoothing.most)
         ));
@@ -203,9 +201,10 @@ fn waiting(clients: &Clients) -> String {
 fn arrivals(workload: &Workload) -> String {
     match workload.process() {
         Process::Poisson => "Poisson".to_owned(),
-        Process::Constant => "at equal distances".to_owned(),
+        Process::Constant => "at constant intervals".to_owned(),
         Process::Bursty(bursts) => format!(
-            "bursty: {} times as many in bursts, which are {} of the time and last {} s on average",
+            "bursty: {} times the rate in bursts, which take {} of the time and last {} s on \
+             average",
             bursts.ratio,
             bursts.share,
             bursts.length.as_secs_f64()

@@ -221,7 +221,7 @@ fn a_policy_that_only_counts_is_tried_as_if_it_enforced() {
     let trial = Trial::new(stage, "default/simulated", plan(offered), "workload.yaml");
     let report = trial.run(&Size::default(), &Silent).unwrap();
     assert!(number(row(&report, "slow"), "rejected_pct") > 50.0);
-    assert!(report.notes[0].starts_with("the policy says mode: DryRun"));
+    assert!(report.notes[0].starts_with("the policy has mode DryRun"));
 }
 
 /// Returns a stage of 10 slots with backlog control that reports its rejection rate.

@@ -336,7 +336,7 @@ fn after_a_hang(
 }
 
 /// Requests that hang hold their slots for the route's timeout, 150 times as long as usual. The
-/// first answers end this, also for the number of slots that the type asks for. When that number
+/// first answers end this, also for the number of slots that the type demands. When that number
 /// was averaged over a second, it exceeded all slots for five more seconds, in which 30% of the
 /// requests were refused.
 #[test]
@@ -350,7 +350,7 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
 }
 
 /// The type that broke last isn't restricted, and its requests also hold their slots until the
-/// timeout. This is a regression test: when that time was counted, the type's arrivals asked for a
+/// timeout. This is a regression test: when that time was counted, the type's arrivals demanded a
 /// hundred slots, and for three seconds after the end of the fault only one request in twenty was
 /// admitted.
 #[test]

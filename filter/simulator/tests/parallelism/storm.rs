@@ -136,7 +136,7 @@ fn per_second(seen: &[(u64, bool, bool)], seconds: u64) -> Vec<u32> {
 ///
 /// Of the 200 answers that are possible, the seconds of the stop have 160, 196, 193, 180 and 188.
 /// In the fourth and fifth of these seconds, slots are free while requests are refused by value.
-/// The reason is that the slots asked for follow the mean slot time of the second before, in which
+/// The reason is that the demanded slots follow the mean slot time of the second before, in which
 /// all slots were in use.
 #[test]
 fn half_of_the_workers_stop_in_a_retry_storm() {

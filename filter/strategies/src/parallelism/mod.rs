@@ -5,8 +5,8 @@
 //! costs a fifth of the goodput. Four times the right P breaks objectives. A service on one core
 //! answers four times as many requests within their objectives with three slots as with one. Limits
 //! that are found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP
-//! Vegas) compare current latencies with the least that they remember. A cache that warms up, a
-//! neighbour on the same machine, or a changing mix of types makes that comparison wrong, and
+//! Vegas) compare current latencies with the lowest that they have recorded. A cache that warms up,
+//! a neighbour on the same machine, or a changing mix of types makes that comparison wrong, and
 //! Envoy's filter throttles traffic every minute to repeat it.
 //!
 //! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it
@@ -362,7 +362,7 @@ impl Auto {
         }
     }
 
-    /// Records a request that the backend answered. `waited` says whether the request had to wait
+    /// Records a request that the backend answered. `waited` is true if the request had to wait
     /// for a slot. `beside` is the number of slots in use when the request got its slot or now,
     /// whichever is larger. The request counts as `weight` requests.
     pub fn completed(
@@ -453,7 +453,7 @@ impl Auto {
         self.fresh.shed += kind.map_or(0.0, |kind| kind.mean);
     }
 
-    /// Updates the law's view of the stage. `enforced` says whether the limit is enforced.
+    /// Updates the law's view of the stage. `enforced` is true if the limit is enforced.
     /// `in_flight` is the number of slots in use. Broken types are left out. The caller calls this
     /// function before [`Controlled::sync`].
     pub fn look(

@@ -35,7 +35,7 @@
 //! can grow again, because corrections are relative to 5% of the mean estimate at least. An error
 //! counts as 4 at most, so one answer, however slow, moves a known estimate by a few percent. The
 //! variances in P are at most their initial values. An estimate is used only while r ≤ 0.05, where
-//! r is the relative variance of the estimate if that of t is 1. That is so after some 20 samples
+//! r is the relative variance of the estimate if that of t is 1. That is so after about 20 samples
 //! of one size, and for no size far beyond the measured ones.
 //!
 //! **Workers** replay their samples into one shared record of each type, by compare-and-swap. If

@@ -18,7 +18,7 @@
 //! **Lulls.** Appendix A prefers old data to none. `populating` closes only with 1/n of
 //! `min_samples`. Otherwise it continues over the next step. The oldest step is dropped only if the
 //! other steps have `min_samples`. So the window of a rare type reaches back as far as necessary,
-//! and advances with every n-th part of `min_samples`. With n = 1 the result is the retained
+//! and advances after every `min_samples` / n samples. With n = 1 the result is the retained
 //! histogram of Appendix A.
 //!
 //! **Without a readable histogram, or with a condemned one** (see [`super`]), `populating` replaces

@@ -12,9 +12,9 @@
 //! [`crate::service_times`]. A cold type is judged by the general histogram and the objectives of
 //! `default` (Appendix A). Before the first measurements, everything is admitted.
 //!
-//! [`Logic`] says whether one missed percentile is enough for a refusal (Alg. 1) or all must be
-//! missed. The paper names other logical expressions as future work (§7). With `All` a type keeps
-//! at least one of its objectives, and is refused less.
+//! [`Logic`] determines whether one missed percentile is enough for a refusal (Alg. 1) or all must
+//! be missed. The paper names other logical expressions as future work (§7). With `All` a type
+//! keeps at least one of its objectives, and is refused less.
 //!
 //! An estimate equal to its objective meets the objective, because a request is refused only if it
 //! is "expected to surpass" it.
@@ -74,8 +74,8 @@ pub(super) struct ByValue {
 }
 
 impl Bouncer {
-    /// Creates the strategy of a checked configuration. `logic` says whether it refuses requests
-    /// that miss any, or only those that miss all of their objectives.
+    /// Creates the strategy of a checked configuration. `logic` determines whether it refuses
+    /// requests that miss any, or only those that miss all of their objectives.
     #[must_use]
     pub(super) fn new(config: &StageConfig, logic: Logic, sheds_by_value: bool) -> Self {
         let by_value = || {

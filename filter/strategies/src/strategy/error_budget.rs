@@ -85,7 +85,7 @@ impl ErrorBudget {
         (self.spent.get(row + at)).is_some_and(|spent| *spent < USABLE * (1.0 - percentile / 100.0))
     }
 
-    /// Records that a request of `kind` was admitted. `exceeded` says, for each objective, whether
+    /// Records that a request of `kind` was admitted. `exceeded` is true, for each objective, if
     /// the request is expected to exceed the objective.
     pub(super) fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
         let row = usize::from(kind.0) * self.objectives;

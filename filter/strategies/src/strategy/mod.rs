@@ -114,7 +114,7 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records a request that was served (point 3 of Bouncer's Figure 1).
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
-    /// Does periodic work at every tick. Ticks come at irregular intervals of some 10 to 50 ms.
+    /// Does periodic work at every tick. Ticks come at irregular intervals of about 10 to 50 ms.
     fn tick(&mut self, _now: Instant) {}
 
     /// Returns the strategy's measured demand, so that the caller can add other workers'

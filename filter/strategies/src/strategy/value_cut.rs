@@ -12,7 +12,7 @@
 //! knapsack). Then all requests of the types above some v/m are admitted, a fraction of one type,
 //! and none below. Two rules come close to that with finite queues:
 //!
-//! *The cut.* Every 100 ms, with w_k = λ_k m_k as the slots that type k asks for, in order of v/m:
+//! *The cut.* Every 100 ms, with w_k = λ_k m_k as the slots that type k demands, in order of v/m:
 //!
 //! ```text
 //! b_1 = ρP − Σ_k a_k w_k      f_k = min(1, b_k / ((1 − a_k) w_k))      b_k+1 = b_k − f_k (1 − a_k) w_k
@@ -80,7 +80,7 @@
 //! *A limit on utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
 //! the law uses it in place of P, and ρ is at most 1. Otherwise ρ is at most bound/P. So the bound,
 //! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ,
-//! because the bound follows averages of a minute and would make ρ swing. Because of these
+//! because the bound follows averages of a minute and would make ρ oscillate. Because of these
 //! refusals, free slots are not given to requests below the cut.
 //!
 //! **Measurements** come from a model of the engine. They are the fraction answered within
@@ -239,7 +239,7 @@ struct Cell {
     value: f64,
     /// The work that arrived and is not in the record yet, s of slot time.
     fresh: f64,
-    /// The number of slots asked for, λm.
+    /// The number of demanded slots, λm.
     rate: f64,
     /// f, the part of the requests that the cut admits, ratio.
     admitted: f64,
@@ -269,8 +269,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether P is unlimited, because the right number of slots is not known.
     is_open: bool,
-    /// The number of slots that types other than broken ones ask for, at most `slots`. At least
-    /// this many slots work.
+    /// The number of slots that types other than broken ones demand, at most `slots`. At least this
+    /// many slots are effective.
     working: f64,
     /// The number of slots that admitted requests of all types use on average.
     used: f64,
@@ -545,7 +545,7 @@ impl ValueCut {
         self.cells[self.cell(request.kind, request.class)].rival
     }
 
-    /// Records the decision on a request that the cut admitted. `meets` says whether the request
+    /// Records the decision on a request that the cut admitted. `meets` is true if the request
     /// meets its objectives by Alg. 1, and `admitted` whether it was admitted.
     pub fn decided(&mut self, request: &Attributes, now: Instant, meets: bool, admitted: bool) {
         if !(meets && admitted) {
@@ -592,7 +592,7 @@ impl ValueCut {
         self.mean(kind, |cell| known.density(cell))
     }
 
-    /// Returns the number of slots that arrivals of this type ask for, λm.
+    /// Returns the number of slots that arrivals of this type demand, λm.
     #[must_use]
     pub fn asked(&self, kind: TypeId) -> f64 {
         self.classes_of(kind).iter().map(|cell| cell.rate).sum()
@@ -639,7 +639,7 @@ impl ValueCut {
         self.cells.iter().any(|cell| cell.admitted < 1.0)
     }
 
-    /// Whether all floors of starvation avoidance together ask for at most P slots.
+    /// Whether all floors of starvation avoidance together demand at most P slots.
     #[must_use]
     pub fn floors_fit(&self) -> bool {
         self.floors_fit

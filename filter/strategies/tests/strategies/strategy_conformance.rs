@@ -397,7 +397,7 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
 
 #[test]
 fn accept_fraction_accepts_what_there_is_capacity_for() {
-    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots. Half of eight, or of |PU|, may
+    // 1,000 requests a second of 2 to 16 ms demand 2 to 16 slots. Half of eight, or of |PU|, may
     // be used.
     for (processing, given, fraction) in [
         (2, None, 1.0),
@@ -487,7 +487,7 @@ fn beside_bouncer_accept_fraction_judges_what_bouncer_admits() {
 /// value per slot time.
 #[test]
 fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
-    // Each second 500 fast requests (1 ms) and 500 slow ones (10 ms) ask for 5.5 slots, and the cut
+    // Each second 500 fast requests (1 ms) and 500 slow ones (10 ms) demand 5.5 slots, and the cut
     // alone refuses none. With 2 units, slow requests have 1.5 slots.
     for (units, admitted_slow) in [(2.0, 0.3), (5.0, 0.9), (100.0, 1.0)] {
         let mut strategy = VALUE_CUT;

@@ -190,7 +190,7 @@ pub struct QueryType {
     /// Objectives for the time per output token, in addition to `slo` or `ttft`: the time from the
     /// first token to the end of the response, divided by the number of tokens after the first. A
     /// token is a server-sent event with data, other than `[DONE]`; in other responses it is a
-    /// chunk of the body. They don't decide on single requests. A response that misses the
+    /// chunk of the body. Decisions on a request don't use them. A response that misses the
     /// objective at the highest percentile counts as late for `parallelism.auto`, and as not
     /// delivered for `shedByValue`. Percentiles and durations as in `slo`, at most 4; none by
     /// default.

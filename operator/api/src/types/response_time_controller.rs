@@ -16,7 +16,7 @@ pub struct ResponseTimeControllerSettings {
     /// Percentile of response times to hold at the target: above 0, below 100; 90 by default. The
     /// response time of a request is its queue wait plus its processing time at this proxy.
     /// Requests that timed out in the queue don't count. With `workflows`, the response time begins
-    /// at the request's entry to the mesh, if the peers on the way are trusted.
+    /// at the request's entry to the mesh, if the peers on its path are trusted.
     pub percentile: Option<f64>,
     /// The target for all types, 1ms to 1h; each type's objective at `percentile` by default.
     pub target: Option<Duration>,

@@ -19,8 +19,8 @@ pub struct Workflows {
     /// 0 to 1; 0.5 by default. 0 is the rate of the slowest process, so that no process is
     /// overloaded. 1 is the rate of the fastest, so that no process is idle.
     pub quantile: Option<f64>,
-    /// Quantiles of single downstream services, with precedence over those of workflows; at most
-    /// 256. `named[].services` has those for single workflows.
+    /// Quantiles by downstream service, with precedence over those of workflows; at most 256. For
+    /// one workflow, see `named[].services`.
     pub services: Vec<ServiceQuantile>,
     /// Interval at which rates are computed, 10ms to 10s; 100ms by default.
     pub interval: Option<Duration>,
@@ -40,7 +40,7 @@ pub struct Workflows {
     /// service on. A request that needn't wait is refused if its deadline leaves less than the 10th
     /// percentile of its type's processing time.
     pub max_queue_length: Option<i64>,
-    /// Settings of single workflows. These workflows always have a rate of their own, so there are
+    /// Settings of workflows by name. These workflows always have a rate of their own, so there are
     /// at most `maxWorkflows`, not counting `_other`.
     pub named: Vec<NamedWorkflow>,
     /// Whether requests come from outside the mesh; false by default. Rates, deadlines and progress
@@ -207,12 +207,12 @@ pub struct NamedWorkflow {
     pub weight: Option<f64>,
     /// q for this workflow, 0 to 1; by default that of all workflows.
     pub quantile: Option<f64>,
-    /// Quantiles of single downstream services for this workflow, with precedence over all others;
-    /// at most 16.
+    /// Quantiles by downstream service for this workflow, with precedence over all others; at most
+    /// 16.
     #[serde(default)]
     pub services: Vec<ServiceQuantile>,
-    /// Deadline of requests that carry none, as the time from the entry to the mesh to the end, 1ms
-    /// to 1h; none by default.
+    /// End-to-end deadline of requests without one, from their entry to the mesh, 1ms to 1h; none
+    /// by default.
     pub deadline: Option<Duration>,
 }
 

@@ -259,7 +259,7 @@ fn example(at: &Path, field: &str) -> &'static str {
         "otherwise" => "the tokens of a request without the header, such as 512",
         "metric" => "its name in the report",
         "type" => "AcceptanceAllowance or HelpingTheUnderserved",
-        _ => "it has to be given",
+        _ => "required",
     }
 }
 

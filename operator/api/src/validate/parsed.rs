@@ -35,7 +35,7 @@ impl<T: DeserializeOwned> Parsed<T> {
         let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
         let count = documents.len();
         let (Some(mut node), true) = (documents.pop(), count == 1) else {
-            let message = format!("{count} documents; one {what}");
+            let message = format!("{count} documents; 1 {what}");
             return Err(vec![Problem::of_file(file, message)]);
         };
         let mut decoded = decode::decode::<T>(&mut node, |_, field| example(field));

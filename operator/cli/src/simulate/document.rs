@@ -76,7 +76,7 @@ fn message(finding: &Finding) -> String {
         Right::TypeOfPolicy(names) => {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let right = instead_of(found, names.iter().copied());
-            let request = "with a request, such as {path: /search}, any name will do";
+            let request = "with a request, such as {path: /search}, any name is valid";
             format!("{found:?} is no type of the policy; {right} ({request})")
         }
     }
@@ -85,14 +85,14 @@ fn message(finding: &Finding) -> String {
 /// Returns an example of a missing field of a workload.
 fn of_workloads(field: &str) -> &'static str {
     match field {
-        "name" => "that of a type of the policy, or any with a request",
+        "name" => "the name of a type of the policy; with a request, any name",
         "serviceTime" => "such as {distribution: LogNormal, mean: 20ms, median: 12.5ms}",
         "distribution" => {
             "LogNormal, Exponential, Constant, Hyperexponential, Pareto, Empirical or Recorded"
         }
-        "duration" => "how long the phase lasts, such as 30s",
-        "accessLog" => "a file, from the folder of the workload",
-        "count" => "how many clients, such as 200",
+        "duration" => "the length of the phase, such as 30s",
+        "accessLog" => "an access log, by its path from the folder of the workload",
+        "count" => "the number of clients, such as 200",
         "least" => "the shortest delay, such as 100ms",
         "most" => "the longest delay, such as 300ms",
         _ => of_either(field),
@@ -103,12 +103,12 @@ fn of_workloads(field: &str) -> &'static str {
 fn of_meshes(field: &str) -> &'static str {
     match field {
         "name" => "such as checkout",
-        "parallelism" => "the slots of each of its processes, such as 10",
+        "parallelism" => "the slots of each process, such as 10",
         "operations" => "such as [{steps: [{compute: {distribution: Exponential, mean: 20ms}}]}]",
         "steps" => {
             "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]"
         }
-        "service" => "the name of one of services",
+        "service" => "the name of a service in `services`",
         "clients" => "such as [{rate: 100}] or [{count: 20, think: 1s}]",
         "distribution" => "LogNormal, Exponential, Constant, Hyperexponential, Pareto or Empirical",
         _ => of_either(field),
@@ -117,9 +117,9 @@ fn of_meshes(field: &str) -> &'static str {
 
 fn of_either(field: &str) -> &'static str {
     match field {
-        "share" => "its part, relative to the others'",
+        "share" => "the share, relative to the others",
         "mean" => "such as 1.16ms",
         "upTo" => "the bucket's upper bound, such as 5ms",
-        _ => "it has to be given",
+        _ => "required",
     }
 }

@@ -55,8 +55,8 @@ fn applied(
         if let [one, other, ..] = of_service[..] {
             let (one, other) = (one.full_name(), other.full_name());
             bail!(
-                "--policy {file}: {one} and {other} both target the Service {service}; one policy \
-                 for each service"
+                "--policy {file}: {one} and {other} both target the Service {service}; at most \
+                 one policy per service"
             );
         }
         let applied = of_service.first().map(|policy| {

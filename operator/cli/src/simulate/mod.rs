@@ -185,7 +185,7 @@ fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
 fn list() -> anyhow::Result<String> {
     let scenarios = headgate_scenarios::all()?;
     let mut text = columns(scenarios.iter().map(|s| (s.name(), s.title())));
-    text.push_str("\nIn the papers, and no scenario here:\n");
+    text.push_str("\nParts of the papers without a scenario:\n");
     text.push_str(&columns(headgate_scenarios::MISSING.into_iter()));
     Ok(text)
 }
@@ -222,7 +222,7 @@ fn policy_in(file: &Path) -> anyhow::Result<ValidPolicy> {
     match input::policies(&reports)?.as_slice() {
         [policy] => Ok((*policy).clone()),
         several => bail!(
-            "--policy {}: {} policies ({}); one at a time, so put it into a file of its own",
+            "--policy {}: {} policies ({}); give a file with one policy",
             file.display(),
             several.len(),
             several

@@ -20,7 +20,8 @@ use headgate_deliver::readable::Readable;
 /// programmed or `--timeout` has passed. With `--watch`, prints the status after each change, and
 /// ends when the reader closes the output.
 ///
-/// Returns an error if the first request to the API server fails. Later failures are retried.
+/// Returns an error if the first list of policies fails or, with `--wait`, takes longer than
+/// `--timeout`. Later failures of the watch are retried.
 pub(super) async fn follow(
     cluster: &Cluster,
     args: &StatusArgs,

@@ -87,7 +87,7 @@ const OF_CLUSTERS: [&str; 7] = [
 /// Fetches and formats the status.
 ///
 /// # Errors
-/// Returns an error if the address doesn't respond, or if another program does.
+/// Returns an error if the API server or the address doesn't respond, or if another program does.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<Output> {
     let in_cluster = args.policy.is_some()
         || args.watch

@@ -94,13 +94,13 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     let mut names = BTreeSet::from([DEFAULT_TYPE.to_owned()]);
     for route in in_order(&found.routes) {
         let (took, share) = (took(&route.measured), route.of_time * 100.0);
-        text += &format!("  # {took}, {share:.0}% of all time\n");
+        text += &format!("  # {took}, {share:.0}% of all service time\n");
         let (name, slo) = (name(route, &mut names), slo(&route.measured, all));
         text += &kind(&name, "", Some(&matching(route)), &[("slo", slo)]);
     }
     let which = match found.routes.is_empty() {
         true => "All requests",
-        false => "All others, by the response times of all requests",
+        false => "All other requests, with objectives from the response times of all requests",
     };
     text += &format!("  # {which}: {}\n", took(all));
     text + &kind(DEFAULT_TYPE, "", None, &[("slo", slo(all, all))])

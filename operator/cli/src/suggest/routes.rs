@@ -1,6 +1,6 @@
 //! Routes of an access log: methods and paths, with their variable elements folded.
 //!
-//! Two rules apply, which users can easily check by eye:
+//! Two rules apply. Users can check both without tools:
 //!
 //! 1. An element of a path is an id if it is a number or a UUID. It is also an id if it has a digit
 //!    and at least 20 characters, or at least 8 if all are hexadecimal.

@@ -163,7 +163,7 @@ fn numbers_follow_from_what_was_measured_as_the_comments_say() {
     has(&policy, "slo: {p50: 200ms, p90: 300ms}");
     has(
         &policy,
-        "# 100 responses took 60 ms (p50) and 60 ms (p90), 86% of all time",
+        "# 100 responses took 60 ms (p50) and 60 ms (p90), 86% of all service time",
     );
     let names: Vec<String> = stage(&policy).types.into_iter().map(|t| t.name).collect();
     assert_eq!(names, ["report", "fast", "default"]);
@@ -191,7 +191,7 @@ fn a_log_with_too_few_answers_says_so() {
     let error = policy_for("hello\n").unwrap_err();
     let error = format!("{error:#}");
     assert!(
-        error.contains("fewer than 50 responses of a backend; 1 line was passed by"),
+        error.contains("fewer than 50 responses of a backend; 1 line was skipped"),
         "{error}"
     );
 }
@@ -237,7 +237,8 @@ fn paths_and_methods_of_an_envoy_that_normalizes_nothing_are_valid() {
     has(
         &policy,
         &format!(
-            "# All others, by the response times of all requests: {} responses took 20 ms (p50) \
+            "# All other requests, with objectives from the response times of all requests: {} \
+             responses took 20 ms (p50) \
              and 20 ms (p90)",
             7 * ENOUGH
         ),

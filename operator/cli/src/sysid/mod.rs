@@ -123,7 +123,7 @@ fn gains(text: &str) -> Result<Gains, String> {
 fn numbers(text: &str) -> Result<Vec<f64>, String> {
     let number = |word: &str| match word.trim().parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(format!("{word:?} is no number")),
+        _ => Err(format!("{word:?} is not a number")),
     };
     text.split(',').map(number).collect()
 }

@@ -101,7 +101,7 @@ pub(super) fn text(answer: &Results<'_>) -> String {
     };
     if let Some(goal) = answer.goal {
         line(format_args!(
-            "Asked for: at most {:.0}% overshoot, settled within {:.0} s",
+            "Goal: at most {:.0}% overshoot, settled within {:.0} s",
             100.0 * goal.overshoot,
             goal.settling * answer.period
         ));
@@ -113,8 +113,8 @@ pub(super) fn text(answer: &Results<'_>) -> String {
         roots_text(&design.poles)
     ));
     let stable = match design.is_stable() {
-        true => "All inside of the unit circle: stable",
-        false => "Not all inside of the unit circle: UNSTABLE",
+        true => "All poles are inside the unit circle: stable",
+        false => "Not all poles are inside the unit circle: UNSTABLE",
     };
     line(format_args!(
         "{stable}. After a step: {}\n",
@@ -122,14 +122,14 @@ pub(super) fn text(answer: &Results<'_>) -> String {
     ));
     if !answer.usable {
         line(format_args!(
-            "This model is one of square roots; gains for the policy come without --square-root."
+            "This is a model of square roots. For gains for the policy, leave out --square-root."
         ));
         return text;
     }
     if answer.law == ControlLaw::Bound {
         line(format_args!(
-            "These are gains for the loop that the paper analyses. Headgate sums up adjustments \
-             (Eq. 1): for the policy, leave out --law."
+            "These gains are for the loop that the paper analyses (Eq. 8). Headgate sums up \
+             adjustments (Eq. 1). For gains for the policy, leave out --law."
         ));
         return text;
     }

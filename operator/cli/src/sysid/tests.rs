@@ -128,7 +128,7 @@ fn an_error_is_one_line() {
     assert!(error(&["--model", "1;2,3"]).contains("as many coefficients"));
     let hasty = ask(&[path, "--settling-time", "1s"]).unwrap();
     assert!(
-        !hasty.ok && hasty.notes.contains("allow more of either"),
+        !hasty.ok && hasty.notes.contains("allow a longer settling time"),
         "{hasty:?}"
     );
 }

@@ -120,7 +120,7 @@ async fn an_invalid_report_is_refused_with_the_invalid_field() {
         ),
         (
             report(1, 0).replace("15000", ""),
-            "services[0].rules.targets: 0 targets",
+            "services[0].rules.targets_us: 0 targets",
         ),
         (
             report(1, 0).replace(r#""percentile":99"#, r#""percentile":100"#),

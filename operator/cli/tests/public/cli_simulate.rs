@@ -216,9 +216,9 @@ fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
     let direct = simulate(&["--policy", POLICY, "--workload", log, "--json"]);
     assert_eq!(
         text(&direct.stderr),
-        "note: the policy leaves parallelism to be found, so the backend is one that works on 9 \
-         requests at once; `parallelism` of a workload says another number\n\
-         note: 1 line was passed by: bypasses the policy (line 600)\n"
+        "note: the policy has no fixed parallelism, so the simulated backend has 9 slots; \
+         `parallelism` in a workload file changes this number\n\
+         note: 1 line was skipped: bypasses the policy (line 600)\n"
     );
     let direct = json(&direct);
     assert_eq!(
@@ -297,10 +297,7 @@ fn files_that_are_no_workloads_get_one_line() {
     };
     assert!(error("no-such-file").starts_with("error: no-such-file: can't be read: "));
     let (_dir, empty) = file("");
-    assert_eq!(
-        error(&empty),
-        format!("{empty}: 0 documents; one workload\n")
-    );
+    assert_eq!(error(&empty), format!("{empty}: 0 documents; 1 workload\n"));
     let (_dir, excluded) = file(
         "[2026-01-05T10:00:00.250Z] \"GET /healthz HTTP/1.1\" 200 - 0 2 0 0 \"-\" \"-\" \"-\" \
          \"-\" \"-\"\n",
@@ -308,7 +305,7 @@ fn files_that_are_no_workloads_get_one_line() {
     assert_eq!(
         error(&excluded),
         format!(
-            "error: {excluded}: no request: 1 line was passed by: bypasses the policy (line 1)\n"
+            "error: {excluded}: no request: 1 line was skipped: bypasses the policy (line 1)\n"
         )
     );
     let (_dir, missing) = file("recorded: {accessLog: gone.log}\n");
@@ -320,7 +317,7 @@ fn files_that_are_no_workloads_get_one_line() {
         file("load: 0\ntypes: [{name: slow, serviceTime: {distribution: Constant, mean: 1ms}}]\n");
     assert_eq!(
         error(&bad),
-        format!("{bad}:1:1: load: 0; above 0, up to 100\n")
+        format!("{bad}:1:1: load: 0; above 0, at most 100\n")
     );
 }
 
@@ -535,7 +532,7 @@ fn mistakes_of_a_mesh_have_lines() {
     for expected in [
         "mesh.yaml:3:",
         "services[0].parallelism: 0; 1 to",
-        "services[0].operations[0].steps[0].call.service: \"b\" is no service; one of a",
+        "services[0].operations[0].steps[0].call.service: \"b\" is not a service; one of a",
         "mesh.yaml:7:",
         "workflows[0].clients[0].rate",
         "mesh.yaml:8:",

@@ -82,17 +82,17 @@ types:
         problems("w.yaml", text.as_bytes()),
         [
             "w.yaml:1:1: loads: unknown field; did you mean \"load\"?",
-            "w.yaml:1:1: load: given; phases says how much arrives; keep one of them",
+            "w.yaml:1:1: load: given; phases determines the rate; keep one of the two",
             "w.yaml:2:1: rate: \"fast\"; a number or a list of numbers, such as [0.9, 1.2, 1.5]",
             "w.yaml:4:4: phases[0].duration: 30; a time such as 1.16ms, 2s or 1m30s",
             "w.yaml:6:4: types[0].name: \"slo\" is no type of the policy; did you mean \"slow\"? \
-             (with a request, such as {path: /search}, any name will do)",
+             (with a request, such as {path: /search}, any name is valid)",
             "w.yaml:6:15: types[0].share: -1; a number of at least 0",
             "w.yaml:6:40: types[0].serviceTime.distribution: \"Lognormal\"; \
              did you mean \"LogNormal\"?",
             "w.yaml:7:57: types[1].serviceTime.mean: \"1d\"; unknown unit \"d\"; units are h, m, \
              s, ms and us",
-            "w.yaml:7:67: types[1].serviceTime.p90: given; Exponential is made by mean",
+            "w.yaml:7:67: types[1].serviceTime.p90: given; leave it out; Exponential takes mean",
         ]
     );
 }

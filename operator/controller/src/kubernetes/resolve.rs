@@ -105,7 +105,7 @@ impl<'a> Draft<'a> {
 
 impl Planner {
     /// Returns a planner without cached state, for a cluster with Envoy Gateway in this namespace.
-    /// `is_native` says whether Envoy Gateway's proxies run the native filter.
+    /// `is_native` is true if Envoy Gateway's proxies run the native filter.
     #[must_use]
     pub fn new(envoy_gateway: impl Into<String>, is_native: bool) -> Self {
         Self {

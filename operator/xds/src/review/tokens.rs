@@ -1,8 +1,8 @@
 //! Proxies prove their namespace by service account tokens with audience [`AUDIENCE`].
 //!
 //! The kubelet writes such a token into a projected volume of a Pod and renews it. So identities
-//! aren't issued by hand, and tokens are short-lived. A TokenReview returns the token's account. It
-//! also checks the Pod, so the API server refuses the token of a deleted Pod.
+//! aren't issued manually, and tokens are short-lived. A TokenReview returns the token's account.
+//! It also checks the Pod, so the API server refuses the token of a deleted Pod.
 //!
 //! An answer is cached for [`KEEP`], the duration of the API server's own cache of webhook answers.
 //! While the API server is unavailable, an older answer is used until the token expires, so that a

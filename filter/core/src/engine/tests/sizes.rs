@@ -1,10 +1,10 @@
-//! Tests of requests whose size says that they miss their objective on an idle backend, too.
+//! Tests of requests that miss their objective because of their size, even on an idle backend.
 
 use super::*;
 use crate::config::{RequestCost, RequestSize};
 
 /// Sends requests for `secs`. Each second, 30 uploads take 10 or 30 ms, and 15 reports take 80 ms.
-/// They ask for 1.8 slots. Every 150 ms, a client of uploads states a size that takes 400 ms, and
+/// They demand 1.8 slots. Every 150 ms, a client of uploads states a size that takes 400 ms, and
 /// leaves once its request is admitted. Returns the reasons for refusals of uploads and reports.
 fn serve(process: &mut Process, secs: u64, oversized: bool) -> [Vec<Reason>; 2] {
     let refused_before = process.refused.len();

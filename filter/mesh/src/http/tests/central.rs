@@ -37,13 +37,13 @@ impl Proxy {
         callback.log.take().len()
     }
 
-    /// Makes a call that asks for `high`, and returns whether it runs in `low`.
+    /// Makes a call that requests `high`, and returns whether it runs in `low`.
     fn is_downgraded(&mut self) -> bool {
         let call = self.call(&HIGH);
         call.0.in_request(wire::CLASS).as_deref() == Some("low")
     }
 
-    /// Makes a call that asks for `high` and is answered after `ms`.
+    /// Makes a call that requests `high` and is answered after `ms`.
     fn completes(&mut self, ms: u64, answer: &[(&str, &str)]) {
         let mut call = self.call(&HIGH);
         self.answer(&mut call, ms, answer);

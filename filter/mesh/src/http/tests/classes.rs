@@ -145,7 +145,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     receiver.resume(&high_there);
     receiver.done(&mut low_there);
 
-    // The response names the class that the call asked for. A call that ran in the lowest class
+    // The response names the class that the call requested. A call that ran in the lowest class
     // doesn't change the probability of another class.
     let copied = [&IN_TIME[..], &[(wire::DOWNGRADED, "what its own call got")]].concat();
     sender.answer(&mut low, 100, &copied);

@@ -42,8 +42,8 @@ impl<'p> Tasks<'p> {
                 let here = at.item(o);
                 let mut before = operations.iter().filter(|b| b.service == service.name);
                 if before.any(|b| b.name == operation.name) {
-                    let found = format!("{:?} a second time", operation.name);
-                    here.field("name").note(found, "a name of its own");
+                    let found = format!("{:?} appears twice", operation.name);
+                    here.field("name").note(found, "names are unique");
                 }
                 operations.push(Operation {
                     service: service.name.clone(),
@@ -78,7 +78,7 @@ impl<'p> Tasks<'p> {
         let compute = at.field("compute");
         match (&step.compute, &step.call) {
             (Some(time), None) if time.distribution == DistributionName::Recorded => {
-                compute.refuse("Recorded", "another distribution: nothing was recorded")
+                compute.refuse("Recorded", "another distribution; a mesh has no recording")
             }
             (Some(time), None) => time.check(&compute).map(Step::Compute),
             (None, Some(call)) => {
@@ -90,7 +90,7 @@ impl<'p> Tasks<'p> {
                     Some(_) => "compute and call",
                     None => "neither compute nor call",
                 };
-                at.refuse(found, "one of them; another step for the other")
+                at.refuse(found, "one of the two in each step")
             }
         }
     }
@@ -106,7 +106,7 @@ impl<'p> Tasks<'p> {
             let right = format!("one of {}", known.join(", "));
             return at
                 .field("service")
-                .refuse(format!("{service:?} is no service"), right);
+                .refuse(format!("{service:?} is not a service"), right);
         }
         if let ([only], "") = (&of_service[..], operation) {
             return Some(*only);
@@ -116,8 +116,8 @@ impl<'p> Tasks<'p> {
         found.copied().or_else(|| {
             let names: Vec<&str> = of_service.iter().map(|&i| name(i)).collect();
             let found = match operation {
-                "" => format!("{service} has several"),
-                name => format!("{service} has no {name:?}"),
+                "" => format!("missing, and {service} has several operations"),
+                name => format!("{name:?} is not an operation of {service}"),
             };
             let right = format!("one of {}", names.join(", "));
             at.field("operation").refuse(found, right)
@@ -149,13 +149,14 @@ impl<'p> Tasks<'p> {
                 Ok(calls) if calls <= MOST_BELOW => {}
                 Ok(calls) => {
                     let at = self.operations[task].at.field("steps");
-                    let right = format!("{MOST_BELOW} at most");
+                    let right = format!("at most {MOST_BELOW}");
                     return at.note(format!("{calls} calls for one request"), right);
                 }
                 Err(cycle) => {
                     let names: Vec<String> = cycle.iter().map(|&t| self.name(t)).collect();
                     let at = self.operations[cycle[0]].at.field("steps");
-                    let right = "calls that come to an end: no operation may lead back to itself";
+                    let right = "no cycle: an operation must not call itself, directly or \
+                                 indirectly";
                     return at.note(names.join(" → "), right);
                 }
             }

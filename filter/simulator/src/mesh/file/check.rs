@@ -21,7 +21,7 @@ const HIGHEST_RATE: f64 = 1_000_000.0;
 const MOST_SEEDS: i64 = 1_000;
 /// The default length of a run, ms.
 const DURATION_MS: f64 = 60_000.0;
-/// The default time after which a process gives up a call.
+/// The default timeout of a call between processes.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The length of the longest name, bytes.
 const MOST_NAME: usize = 256;
@@ -98,7 +98,7 @@ fn names<'a>(at: &At<'_>, names: impl Iterator<Item = &'a str>) {
                 format!("1 to {MOST_NAME} bytes"),
             );
         } else if known.contains(&name) {
-            at.note(format!("{name:?} a second time"), "another name");
+            at.note(format!("{name:?} appears twice"), "names are unique");
         }
         known.push(name);
     }
@@ -168,7 +168,8 @@ fn load(workflow: usize, at: &At<'_>, entry: &ClientsEntry, run_ms: f64) -> Opti
     let arrivals = match (entry.rate, entry.count) {
         (Some(rate), None) => {
             if entry.think.is_some() {
-                let right = "clients with a rate don't wait for answers; a count of clients does";
+                let right = "leave it out, or use count: clients with a rate don't wait for \
+                             responses";
                 at_think.note("given with rate", right);
             }
             let rate = at.field("rate").within(rate, HIGHEST_RATE);
@@ -176,7 +177,7 @@ fn load(workflow: usize, at: &At<'_>, entry: &ClientsEntry, run_ms: f64) -> Opti
                 ProcessName::Poisson => rate.map(Arrivals::Poisson),
                 ProcessName::Constant => rate.map(Arrivals::Even),
                 ProcessName::Bursty => {
-                    let right = "Poisson or Constant; a burst is clients with from and until";
+                    let right = "Poisson or Constant; for a burst, add clients with from and until";
                     at.field("process").refuse("Bursty", right)
                 }
             }
@@ -194,8 +195,8 @@ fn load(workflow: usize, at: &At<'_>, entry: &ClientsEntry, run_ms: f64) -> Opti
                 Some(_) => "rate and count",
                 None => "neither rate nor count",
             };
-            let right = "rate for an open loop, such as 100, or count for so many clients that \
-                         wait for answers";
+            let right = "rate for an open loop, such as 100, or count for a closed loop, such as \
+                         20";
             at.refuse(found, right)
         }
     };
@@ -203,7 +204,7 @@ fn load(workflow: usize, at: &At<'_>, entry: &ClientsEntry, run_ms: f64) -> Opti
     let from = optional(&at.field("from"), entry.from.as_ref(), 0.0).unwrap_or(0.0);
     let until = optional(&at_until, entry.until.as_ref(), 0.0).unwrap_or(run_ms);
     if from >= until {
-        let right = format!("after their beginning at {} s", from / 1e3);
+        let right = format!("after from ({} s)", from / 1e3);
         at_until.note(format!("{} s", until / 1e3), right);
     }
     Some(Load::new(workflow, arrivals?).between(from / 1e3, until / 1e3))
@@ -213,7 +214,7 @@ fn network(entry: &NetworkEntry, at: &At<'_>) -> Network {
     let delay = optional(&at.field("delay"), entry.delay.as_ref(), 0.0);
     let timeout = optional(&at.field("timeout"), entry.timeout.as_ref(), 1.0);
     let lost = entry.lost.unwrap_or(0.0);
-    let right = "0 or more, below 1: the part of the responses that never arrive";
+    let right = "0 or more, below 1: the share of the responses that are lost";
     let lost = at
         .field("lost")
         .number(lost, (0.0..1.0).contains(&lost), right);

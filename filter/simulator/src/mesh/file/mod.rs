@@ -137,7 +137,7 @@ pub struct WorkflowEntry {
     /// The operation that the workflow's requests enter; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
-    /// The time after which clients give up; never by default.
+    /// The timeout of clients; none by default.
     pub timeout: Option<Time>,
     /// The deadline that clients send; none by default.
     pub deadline: Option<Time>,
@@ -169,7 +169,7 @@ pub struct ClientsEntry {
 pub struct NetworkEntry {
     /// One-way delay; 250us by default.
     pub delay: Option<Time>,
-    /// The time after which a process gives up a call that it made; 5s by default.
+    /// The timeout of a call between processes; 5s by default.
     pub timeout: Option<Time>,
     /// The ratio of responses that are lost; 0 by default.
     pub lost: Option<f64>,

@@ -129,11 +129,11 @@ fn mistakes_are_named() {
         ),
         (
             &call("z", ""),
-            "services[0].operations[0].steps[0].call.service: \"z\" is no service; one of a",
+            "services[0].operations[0].steps[0].call.service: \"z\" is not a service; one of a",
         ),
         (
             &call("a", r#", "operation": "x""#),
-            "services[0].operations[0].steps[0].call.operation: a has no \"x\"; one of ",
+            "services[0].operations[0].steps[0].call.operation: \"x\" is not an operation of a; one of ",
         ),
         (
             &call("a", r#", "process": 3"#),
@@ -156,7 +156,7 @@ fn mistakes_are_named() {
         (
             r#"{"name": "w", "service": "b", "clients": [{"rate": 5}]}"#,
             "",
-            "workflows[0].service: \"b\" is no service; one of a",
+            "workflows[0].service: \"b\" is not a service; one of a",
         ),
         (
             r#"{"name": "w", "service": "a", "clients": []}"#,
@@ -181,7 +181,7 @@ fn mistakes_are_named() {
         (
             r#"{"name": "w", "service": "a", "clients": [{"rate": 5, "from": "9s", "until": "1s"}]}"#,
             "",
-            "workflows[0].clients[0].until: 1 s; after their beginning at 9 s",
+            "workflows[0].clients[0].until: 1 s; after from (9 s)",
         ),
         (
             CLIENTS,
@@ -207,7 +207,7 @@ fn mistakes_are_named() {
     }
     let twice = problems(&mesh(&[work(), work()], CLIENTS, ""));
     assert!(
-        twice[0].starts_with("services[1].name: \"a\" a second time; another name"),
+        twice[0].starts_with("services[1].name: \"a\" appears twice; names are unique"),
         "{twice:?}"
     );
 }
@@ -222,8 +222,8 @@ fn calls_come_to_an_end_and_do_not_flood() {
     assert_eq!(
         problems(&mesh(&circle, CLIENTS, "")),
         [
-            "services[1].operations[0].steps: b/in → c → b/in; calls that come to an end: no \
-             operation may lead back to itself"
+            "services[1].operations[0].steps: b/in → c → b/in; no cycle: an operation must not \
+             call itself, directly or indirectly"
         ]
     );
     let many = |to: &str| operation("", &call(to, r#", "count": 100"#));
@@ -235,6 +235,6 @@ fn calls_come_to_an_end_and_do_not_flood() {
     ];
     assert_eq!(
         problems(&mesh(&flood, CLIENTS, "")),
-        ["services[0].operations[0].steps: 1010100 calls for one request; 100000 at most"]
+        ["services[0].operations[0].steps: 1010100 calls for one request; at most 100000"]
     );
 }

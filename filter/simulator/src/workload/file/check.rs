@@ -106,13 +106,14 @@ impl WorkloadFile {
             .filter(|(field, _)| *field != "load");
         for (field, given) in others.chain([("clients", self.clients.is_some())]) {
             if given {
-                let right = "a recording brings its own; give load to replay it faster";
+                let right = "a recording has its own; leave it out, or use load to replay at \
+                             another speed";
                 at.field(field).note("given", right);
             }
         }
         if self.requests.is_some() {
             at.field("requests")
-                .note("given", "a recording is replayed to its end");
+                .note("given", "a recording is replayed to its end; leave it out");
         }
         let speeds = match self.load.values.is_empty() {
             true => vec![1.0],
@@ -133,7 +134,7 @@ impl WorkloadFile {
     fn clients(&self, entry: &ClientsEntry, at: &At<'_>) -> Option<Clients> {
         for (field, given) in self.arriving() {
             if given {
-                let right = "clients send when they were answered; keep one of them";
+                let right = "clients determine the rate; keep one of the two";
                 at.field(field).note("given", right);
             }
         }
@@ -166,10 +167,10 @@ impl WorkloadFile {
                 let share = settings.share.unwrap_or(0.1);
                 let length = settings.length.unwrap_or(Time("1s".to_owned()));
                 let length = at.field("length").time(&length, 1.0, HOUR_MS);
-                let right = "above 1: how many times as many requests arrive in a burst";
+                let right = "above 1: the arrival rate in bursts relative to that between bursts";
                 let is_right = ratio > 1.0 && ratio <= 1e6;
                 let ratio = at.field("ratio").number(ratio, is_right, right);
-                let right = "above 0, below 1: the part of the time that is burst";
+                let right = "above 0, below 1: the share of the time in bursts";
                 let is_right = share > 0.0 && share < 1.0;
                 let share = at.field("share").number(share, is_right, right);
                 Some(Process::Bursty(Bursts {
@@ -179,8 +180,8 @@ impl WorkloadFile {
                 }))
             }
             (process, Some(_)) => {
-                let right = format!("settings of Bursty, and process is {process:?}");
-                at.refuse("given", right)
+                let found = format!("given with process {process:?}");
+                at.refuse(found, "leave it out or use process Bursty")
             }
         }
     }
@@ -194,7 +195,7 @@ impl WorkloadFile {
             _ => None,
         };
         if let Some((field, other)) = twice {
-            let right = format!("{other} says how much arrives; keep one of them");
+            let right = format!("{other} determines the rate; keep one of the two");
             return at.field(field).refuse("given", right);
         }
         if rate {
@@ -246,7 +247,7 @@ fn phase(at: &At<'_>, entry: &PhaseEntry) -> Option<Phase> {
         (None, Some(rate)) => at_rate.within(rate, HIGHEST_RATE).map(Rate::PerSecond),
         (None, None) => at_load.refuse("missing", "multiples of full load, such as 1.5"),
         (Some(_), Some(_)) => {
-            at_rate.refuse("given", "load says how much arrives; keep one of them")
+            at_rate.refuse("given", "load determines the rate; keep one of the two")
         }
     };
     Some(Phase {

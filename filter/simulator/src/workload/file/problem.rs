@@ -141,7 +141,7 @@ impl<'p> At<'p> {
 
     /// Returns the number if it is above 0 and at most `max`; otherwise records a problem.
     pub(crate) fn within(&self, n: f64, max: f64) -> Option<f64> {
-        self.number(n, n > 0.0 && n <= max, format!("above 0, up to {max}"))
+        self.number(n, n > 0.0 && n <= max, format!("above 0, at most {max}"))
     }
 
     /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if the

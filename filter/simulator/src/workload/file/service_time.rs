@@ -122,8 +122,12 @@ impl ServiceTimeEntry {
             Name::Recorded => &[],
         };
         let right = match own {
-            [] => "nothing else; the times are those of the recording".to_owned(),
-            own => format!("{:?} is made by {}", self.distribution, own.join(", ")),
+            [] => "leave it out; Recorded takes its times from the recording".to_owned(),
+            own => format!(
+                "leave it out; {:?} takes {}",
+                self.distribution,
+                own.join(", ")
+            ),
         };
         let settings = self.settings().into_iter();
         for name in settings.filter(|name| !own.contains(name)) {

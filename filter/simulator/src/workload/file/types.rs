@@ -28,7 +28,7 @@ pub(super) fn types(
     let classifier = Classifier::new(stage).map_err(rules).ok()?;
     for (i, entry) in entries.iter().enumerate() {
         if let Some(first) = entries[..i].iter().position(|e| e.name == entry.name) {
-            let right = format!("names are unique, and types[{first}] has this one");
+            let right = format!("also the name of types[{first}]; names are unique");
             types
                 .item(i)
                 .field("name")
@@ -48,7 +48,8 @@ fn kind(
     recording: Option<&Recording>,
 ) -> Option<TypeLoad> {
     if entry.name.is_empty() {
-        at.field("name").note("\"\"", "a name for the results");
+        at.field("name")
+            .note("\"\"", "a name of 1 character or more");
     }
     let place = match &entry.request {
         None => named(entry, &at.field("name"), stage),

@@ -53,7 +53,7 @@ pub enum RecordingError {
     #[error("no request: {0}")]
     Empty(String),
     /// The first and the last request are too far apart, as in two logs that were joined.
-    #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
+    #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}")]
     TooLong(f64),
     /// The policy's rules can't be compiled.
     #[error(transparent)]
@@ -255,7 +255,7 @@ fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
     };
     let of = if lines.len() == 1 { "line" } else { "lines" };
     format!(
-        "{count} {noun} passed by: {reason} ({of} {}{more})",
+        "{count} {noun} skipped: {reason} ({of} {}{more})",
         lines.join(", ")
     )
 }

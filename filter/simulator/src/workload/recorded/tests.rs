@@ -107,10 +107,10 @@ fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
     assert_eq!(
         recording.notes()[..3],
         [
-            "6 lines were passed by: neither a JSON object nor Envoy's text format \
+            "6 lines were skipped: neither a JSON object nor Envoy's text format \
              (lines 1, 8, 9, …)",
-            "1 line was passed by: no START_TIME (line 3)",
-            "1 line was passed by: neither DURATION nor x-envoy-upstream-service-time (line 7)",
+            "1 line was skipped: no START_TIME (line 3)",
+            "1 line was skipped: neither DURATION nor x-envoy-upstream-service-time (line 7)",
         ]
     );
 }
@@ -123,7 +123,7 @@ fn excluded_requests_are_left_out_of_the_recording() {
     assert_eq!(names(&recording), ["slow"]);
     assert_eq!(
         recording.notes(),
-        ["2 lines were passed by: bypasses the policy (lines 2, 3)"]
+        ["2 lines were skipped: bypasses the policy (lines 2, 3)"]
     );
 }
 
@@ -136,7 +136,7 @@ fn a_log_without_requests_says_why() {
     assert_eq!(error("\n"), "no request: the file is empty");
     assert_eq!(
         error("a\nb\n"),
-        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format \
+        "no request: 2 lines were skipped: neither a JSON object nor Envoy's text format \
          (lines 1, 2)"
     );
     let line = ENVOY.lines().next().unwrap();
@@ -260,7 +260,7 @@ fn logs_of_different_years_are_no_recording() {
     let error = Recording::read(log.as_bytes(), &stage()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "8760 hours from the first request to the last; at most 744, so cut it"
+        "8760 hours from the first request to the last; at most 744"
     );
 }
 

@@ -41,7 +41,7 @@ impl Empirical {
         for (to, share) in buckets {
             if *to <= from {
                 return ServiceTimeError::new(format!(
-                    "a bucket up to {to} ms after one up to {from} ms; bounds ascend"
+                    "a bucket up to {to} ms after one up to {from} ms; bounds in ascending order"
                 ));
             }
             steps.push((from, *to, *share));
@@ -56,7 +56,7 @@ impl Empirical {
             !(sound(*from) && sound(*to) && sound(*share))
         };
         if steps.iter().any(bad) {
-            return ServiceTimeError::new("a time or a share below 0");
+            return ServiceTimeError::new("a time or a share below 0; 0 or more");
         }
         let total: f64 = steps.iter().map(|(.., share)| share).sum();
         let middle = |(from, to, share): &(f64, f64, f64)| (from + to) / 2.0 * share / total;
@@ -64,7 +64,7 @@ impl Empirical {
         // If all shares are 0, the mean is NaN.
         let positive = mean_ms > 0.0;
         if !positive {
-            return ServiceTimeError::new("no time above 0; at least one");
+            return ServiceTimeError::new("no time above 0; at least one time above 0");
         }
         let mut sum = 0.0;
         let step = |(from_ms, to_ms, share): &(f64, f64, f64)| {

@@ -49,7 +49,7 @@ impl LogNormal {
         if !possible {
             return ServiceTimeError::new(format!(
                 "mean {mean_ms} ms and p90 {p90_ms} ms; the p90 of a lognormal distribution is 1 \
-                 to {highest:.2} times its mean here; give the median where it is not"
+                 to {highest:.2} times its mean here; otherwise give the median"
             ));
         }
         let sigma = Z_90 - (Z_90 * Z_90 - 2.0 * ratio.ln()).max(0.0).sqrt();

@@ -135,7 +135,8 @@ impl Branches {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         if branches.is_empty() || !branches.iter().all(|(s, m)| positive(*s) && positive(*m)) {
             return ServiceTimeError::new(
-                "no branch, or one without share or mean; at least one, all above 0",
+                "no branch, or a branch without share or mean; at least one branch, with share \
+                 and mean above 0",
             );
         }
         let total: f64 = branches.iter().map(|(share, _)| share).sum();

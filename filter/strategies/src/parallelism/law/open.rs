@@ -8,7 +8,7 @@
 //! ```text
 //! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
 //! late > 1                                        the law closes, with P slots
-//! late < 0.4 and less than 0.85 P asked for       the law opens again
+//! late < 0.4 and less than 0.85 P demanded       the law opens again
 //! ```
 //!
 //! In a sudden overload, requests are late only after the objective has passed. By then the backend
@@ -40,12 +40,12 @@
 //! objectives is late at four references. So is a type that nearly misses its last objective with
 //! few requests in flight (the reference), because missing the objective says nothing about slots.
 //! For streams that are measured at the first byte, this reference is that of the time to the first
-//! byte, not of slot times. The number of slots asked for is the mean number of slots in use, plus
+//! byte, not of slot times. The number of demanded slots is the mean number of slots in use, plus
 //! the slot time per second of requests that were refused because slots were scarce. Both are
 //! averaged over 50 answers, but over at least 1 s and at most 5 s.
 //!
 //! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
-//! opens again only while less than 10% of the slot time asked for is refused. If the law was open
+//! opens again only while less than 10% of the demanded slot time is refused. If the law was open
 //! for longer, conditions have changed (such as the start or end of a fault), so this bound doesn't
 //! apply.
 //!
@@ -81,13 +81,13 @@ use crate::time::{Instant, nanos};
 const GAIN: f64 = 1.0 / 32.0;
 /// The values of `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
-/// The law opens only if less than this part of P is asked for.
+/// The law opens only if less than this part of P is demanded.
 const ROOM: f64 = 0.85;
-/// The part of the slot time asked for that may be refused. This bound doesn't apply if the law was
+/// The part of the demanded slot time that may be refused. This bound doesn't apply if the law was
 /// open for at least [`LONG`] seconds.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
-/// The shortest and the longest time over which the slots asked for are averaged, s. Within these
+/// The shortest and the longest time over which the demanded slots are averaged, s. Within these
 /// bounds, the time covers [`CALM_ANSWERS`] answers.
 const CALM: (f64, f64) = (1.0, 5.0);
 const CALM_ANSWERS: f64 = 50.0;

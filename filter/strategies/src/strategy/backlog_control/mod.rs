@@ -201,7 +201,7 @@ impl BacklogControl {
         record.time_per_work = moved(record.time_per_work, sums.work);
     }
 
-    /// Returns the state of the law after a period with this `error`. `refused` says whether the
+    /// Returns the state of the law after a period with this `error`. `refused` is true if the
     /// bound refused a request.
     fn law(&self, control: Control, error: f64, refused: bool, record: &Record) -> Control {
         let derived = Gains::derived(self.drain(record), self.target, self.period);

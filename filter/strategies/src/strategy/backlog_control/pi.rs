@@ -94,7 +94,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Returns the state with d_t(k) and δd(k). `error` is e(k). `refused` says whether the bound
+    /// Returns the state with d_t(k) and δd(k). `error` is e(k). `refused` is true if the bound
     /// refused a request in the period. `dead_time` is m.
     pub(super) fn next(
         self,

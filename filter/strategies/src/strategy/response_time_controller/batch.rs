@@ -12,7 +12,7 @@ use std::time::Duration;
 /// percentile.
 const LEAST_SAMPLES: u64 = 20;
 /// The largest number of percentiles between two ticks. Further percentiles are dropped. A stage
-/// measures some 800 answers a second on a worker, so usually two or three percentiles occur.
+/// measures about 800 answers a second on a worker, so usually two or three percentiles occur.
 const WAITING: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

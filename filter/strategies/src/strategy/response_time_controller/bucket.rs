@@ -82,7 +82,7 @@ impl Bucket {
         }
     }
 
-    /// Counts `answers` answers. `late` says whether all of them are late, or none.
+    /// Counts `answers` answers. `late` is true if all of them are late, and false if none is.
     pub(super) fn answered(&mut self, answers: u32, late: bool) {
         let answers = f64::from(answers);
         self.answered += answers;

@@ -33,8 +33,8 @@
 //!
 //! A broken type is restricted while requests arrive of a type that delivers more value per slot
 //! time. Its requests are then *probes*. They get one slot, or ⅛ of the slots that unrestricted
-//! types ask for. If probes take long, one more enters every two seconds, up to ¼ of the slots and
-//! half of those that unrestricted types ask for. An outcome of a type that is broken, or whose
+//! types demand. If probes take long, one more enters every two seconds, up to ¼ of the slots and
+//! half of those that unrestricted types demand. An outcome of a type that is broken, or whose
 //! requests mostly fail, has five times the usual weight, so that four good answers in a row end
 //! that state. Alg. 1 doesn't judge probes, because the type can't recover without them.
 //!
@@ -130,7 +130,7 @@ impl Sums {
         self.fastest = least(self.fastest, Some(secs));
     }
 
-    /// Adds slot time, s, that the histogram omits. `whole` says whether it omits the request
+    /// Adds slot time, s, that the histogram omits. `whole` is true if it omits the request
     /// entirely.
     pub(super) fn beyond(&mut self, secs: f64, whole: bool) {
         self.beyond += secs;
@@ -347,8 +347,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// `working` is the number of `slots` that unrestricted types ask for. At least `working` slots
-/// work, whereas a P that was found automatically may be too high.
+/// `working` is the number of `slots` that unrestricted types demand. At least `working` slots are
+/// effective, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE.as_secs_f64() {
         (PROBES.0 * working).floor()

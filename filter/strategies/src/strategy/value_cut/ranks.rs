@@ -114,7 +114,7 @@ impl ValueCut {
             by_density.then(a.cmp(&b))
         });
         let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
-        // The number of slots that all types ask for.
+        // The number of slots that all types demand.
         let mut all = 0.0;
         for &at in order.iter() {
             let (kind, cell) = (kind_of(at), &cells[at as usize]);
@@ -139,7 +139,7 @@ impl ValueCut {
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
         let mut is_short = self.is_short;
         let unbounded = UNBOUNDED * (self.slots.min(all) - 1.0).max(0.0);
-        // The number of slots that the types up to the current group ask for.
+        // The number of slots that the types up to the current group demand.
         let mut asked_for = set_aside + floors;
         let mut rest: &[u32] = order;
         while let Some(&first) = rest.first() {
@@ -202,8 +202,8 @@ impl ValueCut {
         self.probe();
     }
 
-    /// Divides the slots for probes among the cells that are cut entirely. A cell that asks for
-    /// less than an equal part gets what it asks for, so the parts of others aren't smaller because
+    /// Divides the slots for probes among the cells that are cut entirely. A cell that demands
+    /// less than an equal part gets what it demands, so the parts of others aren't smaller because
     /// of cells with hardly any traffic.
     fn probe(&mut self) {
         let is_cut = |cell: &&Cell| cell.admitted <= 0.0;

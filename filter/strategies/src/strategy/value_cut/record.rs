@@ -98,7 +98,7 @@ crate::shared::record!(Record, 22);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Work {
-    /// The number of slots asked for, λm.
+    /// The number of demanded slots, λm.
     pub(super) rate: f64,
     /// The work that arrived in this step, s of slot time.
     pub(super) fresh: f64,

@@ -9,7 +9,7 @@ use crate::service_times::{Objective, Settings, TypeSettings};
 use crate::strategy::bouncer::{Bouncer, ByValue};
 use crate::strategy::{Admission, ErrorBudget, View};
 
-/// A type with known value, mean and slack, ms, and the number of slots that it asks for.
+/// A type with known value, mean and slack, ms, and the number of slots that it demands.
 #[derive(Debug, Clone, Copy)]
 struct Known(f64, f64, f64, f64);
 
@@ -279,9 +279,9 @@ fn a_type_counts_with_the_larger_part_of_slots_and_tokens() {
         cut.fill();
         [0, 1].map(|kind| cut.admitted(TypeId(kind)))
     };
-    // The types ask for 4 and 12 of 16 slots.
+    // The types demand 4 and 12 of 16 slots.
     assert_eq!(admitted([0.0, 0.0]), [1.0, 1.0]);
-    // By their tokens, the types ask for 24 and 12 slots.
+    // By their tokens, the types demand 24 and 12 slots.
     let [first, second] = admitted([120.0, 60.0]);
     assert!((first - 4.0 / 24.0).abs() < 1e-9, "{first}");
     assert!((second - 1.0).abs() < 1e-9, "{second}");
@@ -307,7 +307,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
         times.sync(at(sample), &host, "times").unwrap();
         cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0, |_| 0.0);
         cut.rho = 1.0;
-        // Each type asks for 15 of 16 slots.
+        // Each type demands 15 of 16 slots.
         cut.cells[0].rate = 15.0;
         cut.cells[1].rate = 15.0;
         cut.fill();
@@ -412,7 +412,7 @@ fn a_type_that_is_cut_is_still_measured() {
     assert_eq!(cut.admitted(TypeId(1)), 1.0);
 }
 
-/// Of 0.08 slots, a type that asks for 0.01 and one without traffic leave 0.07 to the others.
+/// Of 0.08 slots, a type that demands 0.01 and one without traffic leave 0.07 to the others.
 #[test]
 fn types_with_hardly_any_traffic_take_no_probes_of_others() {
     let cut = filled(&[
@@ -516,7 +516,7 @@ fn workers_count_arrivals_once_and_agree() {
     workers[0].sync(at(0), &mut record);
     for now in 1..=10_000_u64 {
         // Every ms some worker gets 4 requests × 2.5 ms of `fast` and, every tenth ms, a report.
-        // They ask for 10 and 6 slots.
+        // They demand 10 and 6 slots.
         let worker = &mut workers[(now * 7 % 3) as usize];
         for _ in 0..4 {
             worker.admits(&of(0), at(0), &mut rng);

@@ -66,7 +66,7 @@ pub fn is_name(name: &str) -> bool {
     NAMES.is(name)
 }
 
-/// Returns the name of a header in lower case, and checks it.
+/// Checks the name of a header, and returns it in lower case.
 pub(super) fn header(name: &str, at: &At<'_>) -> String {
     at.text(name);
     name.to_ascii_lowercase()

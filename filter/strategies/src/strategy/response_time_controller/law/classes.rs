@@ -10,7 +10,7 @@
 //! response time target, all lower-priority classes are flagged" so that they aren't increased in
 //! their next iteration. Here the result of the higher class's last run replaces the flag. Lower
 //! classes aren't increased if that run missed the target. If all classes run equally often, the
-//! effect is the same. With the flag, a lower class that runs twice as often would use up the flag
+//! effect is the same. With the flag, a lower class that runs twice as often would consume the flag
 //! and be increased. Then the higher class's own rate would never be decreased.
 //!
 //! If the higher class doesn't run, because its requests are not answered, its last run no longer

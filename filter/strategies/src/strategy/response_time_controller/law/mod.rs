@@ -15,7 +15,7 @@
 //! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
 //! target in which the rate doesn't change.
 //!
-//! **Without adj_i.** The paper tunes its constants by hand for a service (§3.2). An adj_i in
+//! **Without adj_i.** The paper tunes its constants manually for a service (§3.2). An adj_i in
 //! requests/s that suits one service is wrong for another that is ten times as fast. Runs after
 //! every nreq responses have another flaw: the more runs fall into one response time, the more
 //! often the law reacts to the same delay. Without a given adj_i, the law here is the same in units
