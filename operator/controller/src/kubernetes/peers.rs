@@ -1,9 +1,8 @@
 //! The counts of the other replicas' proxies. The leader needs them, because it writes the statuses
 //! for all replicas.
 //!
-//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader keeps
-//! one long poll open to each other replica, which answers when the counts change. So a change
-//! arrives within a round trip. The answer contains the changes since the leader's version (delta
+//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader requests
+//! them several times a second. The answer contains the changes since the leader's version (delta
 //! encoding, RFC 3229), so an edit costs the same with ten policies and with ten thousand. It
 //! contains all counts only if the leader's version is older than the previous one.
 
@@ -36,12 +35,10 @@ pub const COUNTS_PATH: &str = "/status/policies";
 pub const TAKES_CHANGES: &str = "a-im";
 /// The name of the format of changes.
 pub const PATCH: &str = "merge-patch";
-/// The longest time for which a replica keeps a long poll open.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// The timeout of connecting to a replica.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The timeout of a response to a long poll.
-const ANSWER: Duration = Duration::from_secs(25);
+/// The timeout of a response.
+const ANSWER: Duration = Duration::from_secs(5);
 /// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause after failures.
@@ -269,8 +266,7 @@ async fn request(
     if let Some((version, _)) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
-            .header(TAKES_CHANGES, PATCH)
-            .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
+            .header(TAKES_CHANGES, PATCH);
     }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
     let body = response.body();
