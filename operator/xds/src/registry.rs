@@ -182,19 +182,21 @@ impl Registry {
         }
     }
 
-    /// Starts a record, which replaces the ended records of the same node. Returns `None` if the
-    /// registry is full of connected proxies.
+    /// Starts a record, which replaces the ended records of the same node. In a full registry, it
+    /// replaces the oldest ended record.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
         peer: &str,
         now: SystemTime,
-    ) -> Option<Connection> {
+    ) -> Connection {
         let mut records = self.lock();
         records.forget_older(self.keep, now);
         records.forget_node(&identity.id);
-        if records.by_id.len() >= self.max_records {
-            let (at, gone) = records.ended.first().copied()?;
+        // Connected proxies alone never fill the registry, because the limit of streams is lower.
+        if records.by_id.len() >= self.max_records
+            && let Some((at, gone)) = records.ended.first().copied()
+        {
             records.forget(at, gone);
         }
         records.last_id += 1;
@@ -221,10 +223,10 @@ impl Registry {
             "proxy connected"
         );
         self.metrics.streams.inc();
-        Some(Connection {
+        Connection {
             registry: Arc::clone(self),
             id,
-        })
+        }
     }
 
     /// Counts a refused stream, and logs the reason if no stream was refused with the same status
@@ -446,7 +448,7 @@ mod tests {
 
     use super::*;
 
-    fn connect(registry: &Arc<Registry>, id: &str) -> Option<Connection> {
+    fn connect(registry: &Arc<Registry>, id: &str) -> Connection {
         let identity = Identity {
             id: id.into(),
             ..Identity::default()
@@ -489,9 +491,8 @@ mod tests {
             XdsMetrics::default(),
         ));
         drop(connect(&registry, "a"));
-        let again = connect(&registry, "a");
-        let other = connect(&registry, "a");
-        assert!(again.is_some() && other.is_some());
+        let _again = connect(&registry, "a");
+        let _other = connect(&registry, "a");
         assert_eq!(
             ids(&registry, SystemTime::now()),
             ["a", "a"],
@@ -559,10 +560,10 @@ mod tests {
             let policy = format!("a/{}", draw % 3);
             let node = format!("{}", draw % 5);
             match connections.get(draw % connections.len().max(1)) {
-                None => connections.push(connect(&registry, &node).unwrap()),
+                None => connections.push(connect(&registry, &node)),
                 Some(one) => match draw % 7 {
                     0 if connections.len() < 10 => {
-                        connections.push(connect(&registry, &node).unwrap());
+                        connections.push(connect(&registry, &node));
                     }
                     1 => drop(connections.swap_remove(draw % connections.len())),
                     2 => drop(one.update(|p| p.version = None)),
@@ -599,7 +600,7 @@ mod tests {
         let registry = Arc::new(Registry::new(PROXIES, keep, XdsMetrics::default()));
         let mut connections = Vec::new();
         for n in 0..PROXIES {
-            let one = connect(&registry, &format!("proxy-{}", n * 7_919 % PROXIES)).unwrap();
+            let one = connect(&registry, &format!("proxy-{}", n * 7_919 % PROXIES));
             let policy = format!("scale-{}/service-{n}", n % 20);
             one.update(|p| {
                 p.version = Some("1".to_owned());
@@ -628,7 +629,7 @@ mod tests {
         ));
         let mut changes = registry.changes();
         assert!(!changes.has_changed().unwrap());
-        let a = connect(&registry, "a").unwrap();
+        let a = connect(&registry, "a");
         assert!(changes.has_changed().unwrap());
         changes.borrow_and_update();
         drop(a);
@@ -655,11 +656,10 @@ mod tests {
             Duration::from_secs(60),
             XdsMetrics::default(),
         ));
-        let a = connect(&registry, "a").unwrap();
-        let b = connect(&registry, "b").unwrap();
-        assert!(connect(&registry, "c").is_none());
+        let a = connect(&registry, "a");
+        let b = connect(&registry, "b");
         drop(b);
-        let c = connect(&registry, "c").unwrap();
+        let c = connect(&registry, "c");
         assert_eq!(ids(&registry, SystemTime::now()), ["a", "c"]);
         drop((a, c));
     }
