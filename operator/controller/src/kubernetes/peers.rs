@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::leader::Leadership;
 use headgate_deliver::http_client::exchange;
-use headgate_deliver::watch::{pauses, send_if_changed};
+use headgate_deliver::watch::send_if_changed;
 use headgate_xds::random::random;
 use headgate_xds::tally::{Changes, Tallies};
 
@@ -41,8 +41,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 /// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause after failures.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The time for which the last counts of an unreachable replica stay valid. Its proxies keep their
 /// configuration.
 const KEEP: Duration = Duration::from_secs(30);
@@ -196,7 +194,6 @@ pub async fn follow(
 /// Queries one replica until the receiver is dropped.
 async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<Known> = None;
-    let mut after_failures = pauses(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
@@ -206,7 +203,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
                 }
-                (failures, after_failures) = (0, pauses(PAUSE, LONGEST_PAUSE));
+                failures = 0;
                 answer.map(|(version, counted)| {
                     known = version.map(|version| (version, Arc::clone(&counted.policies)));
                     Some(counted)
@@ -239,11 +236,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
         {
             return;
         }
-        let pause = match failing {
-            Some(_) => after_failures.next().unwrap_or(LONGEST_PAUSE),
-            None => PAUSE,
-        };
-        sleep(pause).await;
+        sleep(PAUSE).await;
     }
 }
 
