@@ -45,7 +45,9 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
             Err(error) => return failed(&error),
         };
         let is_ours = |f: &PartialObjectMeta<DynamicObject>| {
-            f.labels().get(MANAGED_BY.0).is_some_and(|m| m == MANAGED_BY.1)
+            f.labels()
+                .get(MANAGED_BY.0)
+                .is_some_and(|m| m == MANAGED_BY.1)
         };
         if !found.iter().all(is_ours) {
             let why =

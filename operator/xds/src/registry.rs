@@ -518,7 +518,10 @@ mod tests {
             drop((connect(&registry, &node), connect(&registry, &node)));
             let records = registry.lock();
             let (connected, ended) = (records.by_id.len(), records.ended.len());
-            assert!(connected == 0 && ended <= 4, "{round}: {connected}, {ended}");
+            assert!(
+                connected == 0 && ended <= 4,
+                "{round}: {connected}, {ended}"
+            );
         }
         let later = SystemTime::now() + Duration::from_secs(61);
         assert!(registry.proxies(later).is_empty());
