@@ -28,11 +28,8 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep_until};
 
-use crate::kubernetes::peers::{
-    COUNTS_PATH, Counted, LONGEST_WAIT, PATCH, TAKES_CHANGES, Versions,
-};
+use crate::kubernetes::peers::{COUNTS_PATH, Counted, PATCH, TAKES_CHANGES, Versions};
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics::{self, Metrics};
@@ -44,8 +41,7 @@ use headgate_xds::review::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use headgate_xds::review::bearer;
 use headgate_xds::snapshot::Snapshot;
 
-/// Limits of the admin address. A connection carries one request. The longest request is a long
-/// poll.
+/// Limits of the admin address. A connection carries one request. The largest response is a report.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 16,
@@ -69,10 +65,6 @@ const MAX_REPORTS: usize = 4;
 /// The chunk size of a report's response body, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// The largest number of concurrent long polls. Further requests are answered at once.
-const MAX_WAITING: usize = 16;
-/// The interval at which a long poll checks the proxies.
-const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
 /// The state that the admin address serves.
@@ -82,7 +74,6 @@ pub struct Admin {
     missing: watch::Receiver<String>,
     shutdown: watch::Receiver<bool>,
     instance: Arc<str>,
-    waiting: Arc<Semaphore>,
     counts: Arc<Mutex<Versions>>,
     reports: Arc<Semaphore>,
 }
@@ -131,7 +122,6 @@ impl Admin {
             missing,
             shutdown,
             instance: instance.into(),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             counts: Arc::default(),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
         }
@@ -279,51 +269,26 @@ async fn metrics(view: View) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// Returns the proxies' counts for each policy. If the request names the current version and
-/// prefers to wait (RFC 7240), the response is delayed until a newer version exists. The response
-/// contains only the changes if the request accepts changes (RFC 3229) and names the previous
-/// version.
+/// Returns the proxies' counts for each policy, unless the request names the current version. The
+/// response contains only the changes if the request accepts changes (RFC 3229) and names the
+/// previous version.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());
     let takes_changes = text(TAKES_CHANGES) == Some(PATCH);
-    let wait = text("prefer")
-        .and_then(|p| p.strip_prefix("wait="))
-        .and_then(|s| s.trim().parse().ok())
-        .map_or(Duration::ZERO, Duration::from_secs)
-        .min(LONGEST_WAIT);
-    let permit = admin.waiting.try_acquire().ok();
-    let end = Instant::now() + permit.as_ref().map_or(Duration::ZERO, |_| wait);
-    let mut changes = view.registry.changes();
-    let mut shutdown = admin.shutdown.clone();
-    loop {
-        changes.borrow_and_update();
-        let tallies = view.registry.tallies();
-        let (version, all, changed) = admin.counts().publish(tallies, known);
-        let is_news = known != Some(version.as_str());
-        if !is_news && (Instant::now() >= end || *shutdown.borrow()) {
-            return (StatusCode::NOT_MODIFIED, [(header::ETAG, version)]).into_response();
+    let (version, all, changed) = admin.counts().publish(view.registry.tallies(), known);
+    if known == Some(version.as_str()) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, version)]).into_response();
+    }
+    match changed.filter(|_| takes_changes) {
+        Some(changed) => {
+            let mut answer = counted(&admin, version, &changed);
+            let patch = HeaderValue::from_static(PATCH);
+            answer.headers_mut().insert("im", patch);
+            *answer.status_mut() = StatusCode::IM_USED;
+            answer
         }
-        if is_news {
-            return match changed.filter(|_| takes_changes) {
-                Some(changed) => {
-                    let mut answer = counted(&admin, version, &changed);
-                    let patch = HeaderValue::from_static(PATCH);
-                    answer.headers_mut().insert("im", patch);
-                    *answer.status_mut() = StatusCode::IM_USED;
-                    answer
-                }
-                None => counted(&admin, version, &*all),
-            };
-        }
-        let next = Instant::now() + LOOK;
-        tokio::select! {
-            _ = changes.changed() => {}
-            _ = shutdown.changed() => {}
-            () = sleep_until(end) => {}
-        }
-        // Proxies' answers arrive in bursts, so one response covers several.
-        sleep_until(next.min(end)).await;
+        None => counted(&admin, version, &*all),
     }
 }
 

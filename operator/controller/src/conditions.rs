@@ -2,7 +2,6 @@
 //! proxies that should enforce it do so.
 
 use std::collections::BTreeMap;
-use std::ops::Index;
 
 use headgate_core::config::MAX_STAGES;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -65,58 +64,22 @@ impl Type {
 }
 
 /// The conditions of a policy, by type.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Conditions(BTreeMap<Type, Condition>);
+pub type Conditions = BTreeMap<Type, Condition>;
 
-/// The value of an absent condition. Its status is false.
-static ABSENT: Condition = Condition {
-    status: false,
-    reason: String::new(),
-    message: String::new(),
-};
-
-impl Conditions {
-    /// Returns the condition of this type.
-    #[must_use]
-    pub fn get(&self, of: Type) -> Option<&Condition> {
-        self.0.get(&of)
-    }
-
-    /// Returns all present conditions, by type.
-    pub fn iter(&self) -> impl Iterator<Item = (Type, &Condition)> {
-        self.0.iter().map(|(of, condition)| (*of, condition))
-    }
-
-    /// Replaces the condition of a type.
-    pub fn set(&mut self, of: Type, condition: Condition) {
-        self.0.insert(of, condition);
-    }
-}
-
-impl FromIterator<(Type, Condition)> for Conditions {
-    fn from_iter<I: IntoIterator<Item = (Type, Condition)>>(all: I) -> Self {
-        Self(all.into_iter().collect())
-    }
-}
-
-impl Index<Type> for Conditions {
-    type Output = Condition;
-
-    fn index(&self, of: Type) -> &Condition {
-        self.get(of).unwrap_or(&ABSENT)
-    }
+/// Whether a condition is present and true.
+#[must_use]
+pub fn is_true(conditions: &Conditions, of: Type) -> bool {
+    conditions.get(&of).is_some_and(|c| c.status)
 }
 
 /// Reads a mapping, and ignores unknown types, because a newer version may have more.
-impl<'de> Deserialize<'de> for Conditions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
-        let known = fields.into_iter().filter_map(|(name, value)| {
-            let of: Type = serde_json::from_value(Value::String(name)).ok()?;
-            Some((of, serde_json::from_value(value).ok()?))
-        });
-        Ok(known.collect())
-    }
+pub(crate) fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Conditions, D::Error> {
+    let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
+    let known = fields.into_iter().filter_map(|(name, value)| {
+        let of: Type = serde_json::from_value(Value::String(name)).ok()?;
+        Some((of, serde_json::from_value(value).ok()?))
+    });
+    Ok(known.collect())
 }
 
 /// Returns the condition that states whether the proxies that should enforce a policy do so.
@@ -254,12 +217,12 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
 /// overridden targets, unless all are overridden. A condition that some target lacks is left out.
 #[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
-    let is_overridden = |c: &Conditions| c[Type::Overridden].status;
+    let is_overridden = |c: &Conditions| is_true(c, Type::Overridden);
     let all_are = of_targets.iter().all(|(_, c)| is_overridden(c));
     let of_type = |of: Type| {
         let counts = |c: &Conditions| of != Type::Programmed || all_are || !is_overridden(c);
         let counted = of_targets.iter().filter(|(_, c)| counts(c));
-        let all: Option<Vec<_>> = counted.map(|(t, c)| Some((t, c.get(of)?))).collect();
+        let all: Option<Vec<_>> = counted.map(|(t, c)| Some((t, c.get(&of)?))).collect();
         let all = all?;
         let (target, condition) = all.iter().find(|(_, c)| !c.status).or(all.first())?;
         let mut condition = Condition::clone(condition);

@@ -68,7 +68,7 @@ pub struct PolicyReport {
     /// The revision of the configuration that contains the policy. Empty if nothing is enforced.
     pub revision: String,
     /// The conditions over all targets (see [`conditions::summary`]).
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "conditions::known")]
     pub conditions: Conditions,
 }
 

@@ -1,13 +1,9 @@
 //! Writes to the API server, one object at a time.
 
-use std::time::Duration;
-
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
-use kube::runtime::wait::{await_condition, conditions};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
@@ -21,13 +17,8 @@ pub enum Outcome {
     /// The write succeeded. Contains the object as stored by the API server.
     Done(Value),
     /// The write needs manual action first. Another manager owns the fields or the object, or the
-    /// API server refuses the object.
-    Refused {
-        /// The reason and the remedy.
-        why: String,
-        /// `metadata.uid` of the foreign object with the same name, if that is the reason.
-        uid: Option<String>,
-    },
+    /// API server refuses the object. Contains the reason and the remedy.
+    Refused(String),
     /// A temporary failure. The write is retried.
     Failed(String),
 }
@@ -50,21 +41,18 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         let api =
             api_of::<Readable<PartialObjectMeta<DynamicObject>>>(&resource, client, namespace);
         let found = match list(&api, &same_name).await {
-            Ok(list) => list.items.into_iter().next(),
+            Ok(list) => list.items,
             Err(error) => return failed(&error),
         };
-        let theirs = found.filter(|f| {
+        let is_ours = |f: &PartialObjectMeta<DynamicObject>| {
             f.labels()
                 .get(MANAGED_BY.0)
-                .is_none_or(|m| m != MANAGED_BY.1)
-        });
-        if let Some(theirs) = theirs {
+                .is_some_and(|m| m == MANAGED_BY.1)
+        };
+        if !found.iter().all(is_ours) {
             let why =
                 "an object of this name exists that Headgate doesn't manage; rename or delete it";
-            return Outcome::Refused {
-                why: why.to_owned(),
-                uid: theirs.uid(),
-            };
+            return Outcome::Refused(why.to_owned());
         }
     }
     let parameters = PatchParams::apply(FIELD_MANAGER);
@@ -74,25 +62,6 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         Ok(Readable(written)) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
         Err(error) => failed(&error),
     }
-}
-
-/// Completes when the foreign object with the key of `object` and this UID is deleted, or after
-/// `retry` if the watch fails.
-pub fn gone(
-    client: &Client,
-    object: &Object,
-    uid: String,
-    retry: Duration,
-) -> AbortOnDropHandle<()> {
-    let (resource, namespace) = (object.adapter.resource(), &object.key.namespace);
-    let api = api_of::<Readable<DynamicObject>>(&resource, client, namespace);
-    let name = object.key.name.clone();
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let deleted = await_condition(api, &name, conditions::is_deleted(&uid)).await;
-        if deleted.is_err() {
-            tokio::time::sleep(retry).await;
-        }
-    }))
 }
 
 /// Deletes the object `observed`, unless another object has replaced it.
@@ -124,15 +93,12 @@ pub async fn delete(
 fn failed(error: &kube::Error) -> Outcome {
     let why = line(error);
     match error {
-        kube::Error::Api(status) if of_fields(status) => Outcome::Refused {
-            why: format!(
-                "{why}; release these fields (kubectl apply --server-side without them, or delete \
-                 the object), and Headgate sets them"
-            ),
-            uid: None,
-        },
+        kube::Error::Api(status) if of_fields(status) => Outcome::Refused(format!(
+            "{why}; release these fields (kubectl apply --server-side without them, or delete the \
+             object), and Headgate sets them"
+        )),
         kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
-            Outcome::Refused { why, uid: None }
+            Outcome::Refused(why)
         }
         _ => Outcome::Failed(why),
     }

@@ -6,17 +6,15 @@
 //! stays, because without it no further Pod of the same workload could start.
 
 use std::collections::BTreeSet;
-use std::pin::pin;
+use std::time::Duration;
 
-use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Selector};
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
@@ -29,6 +27,8 @@ use crate::watch::{api, api_of, places};
 
 /// The number of Pods in a page of a list.
 const PAGE: u32 = 500;
+/// The pause between two lists of the Pods that haven't ended.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The objects that a clean-up deleted, and the objects that stay.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -59,29 +59,19 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
     let pods = api::<Readable<PartialObjectMeta<Pod>>>(client, &deployment.namespace);
     // The ReplicaSet leaves Pods that have ended, such as evicted ones, in place for weeks.
-    let config = watcher::Config::default()
+    let left = ListParams::default()
         .labels_from(&selector)
         .fields("status.phase!=Failed,status.phase!=Succeeded");
-    // During a new list, the store keeps the Pods of the previous one.
-    let (left, writer) = reflector::store();
-    let events = watcher(pods, config).default_backoff().reflect(writer);
-    let (mut events, mut listed) = (pin!(events), false);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => listed |= matches!(event, Event::InitDone),
-            Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => {
-                return Err(line(error));
+    loop {
+        match list(&pods, &left).await {
+            Ok(left) if left.items.is_empty() => return Ok(()),
+            Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => {
+                return Err(line(kube::Error::Api(status)));
             }
-            // The watcher retries.
-            Err(_) => {}
-        }
-        if listed && left.is_empty() {
-            return Ok(());
+            // Pods are left, or the API server doesn't answer.
+            Ok(_) | Err(_) => sleep(PAUSE).await,
         }
     }
-    Err(format!(
-        "Deployment {deployment}: the watch of its Pods ended"
-    ))
 }
 
 /// Deletes all delivered objects, and the ConfigMaps with the name `ca` that publish the CA, in
@@ -186,14 +176,14 @@ mod tests {
     /// The API server applies field selectors. Nothing deletes the only Pod, which was evicted.
     #[tokio::test]
     async fn a_pod_that_was_evicted_is_not_waited_for() {
-        let watched = Arc::new(Notify::new());
-        let waits = Arc::clone(&watched);
+        let (listed, again) = (AtomicBool::new(false), Arc::new(Notify::new()));
+        let waits = Arc::clone(&again);
         let client = api_server(move |_, uri, _| {
             if !uri.path().ends_with("/pods") {
                 return Some((200, of_deployment(uri)));
             }
             let query = uri.query().unwrap_or_default();
-            if query.contains("watch=") {
+            if listed.swap(true, Ordering::Relaxed) {
                 waits.notify_one();
                 return None;
             }
@@ -210,21 +200,16 @@ mod tests {
         let deployment = ObjectKey::new("a", "d");
         tokio::select! {
             stopped = stop(&client, &deployment) => stopped.unwrap(),
-            () = watched.notified() => panic!("it waits for the Pod"),
+            () = again.notified() => panic!("it waits for the Pod"),
         }
     }
 
     #[tokio::test]
-    async fn pods_have_not_ended_when_their_list_begins_anew() {
+    async fn pods_have_not_ended_while_the_api_server_does_not_answer() {
         let (listed, again) = (AtomicBool::new(false), Arc::new(Notify::new()));
         let asked = Arc::clone(&again);
         let client = api_server(move |_, uri, _| {
-            let watches = uri.query().unwrap_or_default().contains("watch=");
             let body = match uri.path().rsplit('/').next() {
-                Some("pods") if watches => json!({"type": "ERROR", "object": {
-                    "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
-                    "message": "too old",
-                }}),
                 // The first list has a Pod. The second list isn't answered.
                 Some("pods") => match listed.swap(true, Ordering::Relaxed) {
                     false => json!({

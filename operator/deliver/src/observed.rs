@@ -11,7 +11,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
@@ -120,8 +120,6 @@ pub struct Observed {
 struct Known {
     /// Whether the kind is served and may be listed. `None` until the first answer.
     served: Option<bool>,
-    /// Whether `served` is `false` only because access is denied.
-    denied: bool,
     objects: BTreeMap<ObjectKey, Value>,
 }
 
@@ -145,26 +143,21 @@ impl Observed {
                     info!(kind, "the API server serves this kind: Headgate watches it");
                 }
                 known.served = Some(true);
-                known.denied = false;
             }
             watch::Seen::Failed { status: Some(404) } => {
                 if known.served == Some(true) {
                     info!(kind, "the API server no longer serves this kind");
                 }
                 known.served = Some(false);
-                known.denied = false;
                 known.objects.clear();
             }
-            // Access is denied. A starting API server may deny it briefly.
-            watch::Seen::Failed { status: Some(403) } if known.served.is_none() => {
+            // Without the right to list a kind of objects, Headgate doesn't deliver it. A starting
+            // API server may deny access briefly. Until GatewayClasses can be listed, objects for
+            // Gateways don't change.
+            watch::Seen::Failed { status: Some(403) }
+                if known.served.is_none() && source != Source::GatewayClasses =>
+            {
                 known.served = Some(false);
-                known.denied = true;
-                if source == Source::GatewayClasses {
-                    warn!(
-                        "the operator may not list GatewayClasses: objects for Gateways don't \
-                         change until it may"
-                    );
-                }
             }
             _ => {}
         }
@@ -188,14 +181,8 @@ impl Observed {
             }
             Source::GatewayClasses => is_of_gateway(adapter, value),
         };
-        let is_unknown = |source: Source, known: &Known| match known.served {
-            None => true,
-            // Without the right to list a kind of objects, Headgate doesn't deliver it.
-            Some(_) => known.denied && source == Source::GatewayClasses,
-        };
         let mut sources = self.sources.iter();
-        let unknown =
-            sources.find(|(source, known)| is_needed(**source) && is_unknown(**source, known));
+        let unknown = sources.find(|(source, k)| is_needed(**source) && k.served.is_none());
         unknown.map(|(source, _)| source.resource().kind)
     }
 

@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backon::ExponentialBackoff;
-use futures::future::{self, FutureExt as _};
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use crate::adapter::Adapter;
@@ -36,7 +34,7 @@ const WRITES: usize = 8;
 const CHECK_LIFE: Duration = Duration::from_secs(60);
 
 /// The longest pause between attempts at a refused write.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 type Key = (Adapter, ObjectKey);
 
@@ -88,16 +86,14 @@ fn leave_unknown(
     });
 }
 
-/// A refused write. It is retried when the wanted or the observed object changes, or when the
-/// conflicting object is deleted. It is also retried with growing pauses, because no event reports
-/// that a quota was raised or a webhook works again.
+/// A refused write. It is retried when the wanted or the observed object changes. It is also
+/// retried with growing pauses, because no event reports that a conflicting object was deleted, a
+/// quota was raised, or a webhook works again.
 #[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
     why: String,
-    /// The task that waits for the deletion of the foreign object of the same name.
-    gone: Option<AbortOnDropHandle<()>>,
     /// The time of the next attempt.
     again: Instant,
     pauses: ExponentialBackoff,
@@ -194,20 +190,6 @@ impl Reconciler {
                 is_news
             }
         }
-    }
-
-    /// Waits until a conflicting foreign object is deleted. Never completes if there is none.
-    pub(crate) async fn name_is_free(&mut self) {
-        let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
-            let gone = refusal.gone.as_mut()?;
-            Some(gone.map(|_| key.clone()))
-        });
-        let waits: Vec<_> = waits.collect();
-        if waits.is_empty() {
-            return future::pending().await;
-        }
-        let (key, ..) = future::select_all(waits).await;
-        self.refusals.remove(&key);
     }
 
     /// Runs one round. Returns the outcome, and the time at which the next round is due even
@@ -357,22 +339,22 @@ impl Reconciler {
                     self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
                 }
-                Outcome::Refused { why, uid } => {
-                    let retry = self.settings.retry;
+                Outcome::Refused(why) => {
                     let before = self.refusals.remove(key);
                     let before = before.filter(|r| r.content == object.content());
                     if before.as_ref().is_none_or(|r| r.why != why) {
                         warn!(kind, object = %name, "not applied; this is retried: {why}");
                     }
                     failures.insert(key.clone(), ObjectState::Failed(why.clone()));
-                    let first = || pauses(self.settings.refused_retry, LONGEST_PAUSE);
-                    let mut pauses = before.map_or_else(first, |r| r.pauses);
+                    let first = self.settings.refused_retry;
+                    let longest = LONGEST_PAUSE.max(first);
+                    let new = || pauses(first, longest);
+                    let mut pauses = before.map_or_else(new, |r| r.pauses);
                     let refusal = Refusal {
                         content: object.content().to_owned(),
                         version,
                         why,
-                        gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
-                        again: Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE),
+                        again: Instant::now() + pauses.next().unwrap_or(longest),
                         pauses,
                     };
                     self.refusals.insert(key.clone(), refusal);

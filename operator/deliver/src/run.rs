@@ -72,7 +72,6 @@ pub async fn run(
             Ok(()) = modules.changed() => {}
             Some(event) = seen.recv() => observed.see(event),
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
-            () = reconciler.name_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if !waits || observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();

@@ -48,7 +48,8 @@ pub struct Limits {
     /// The largest total size of the class admission reports of one namespace in progress, in
     /// bytes.
     pub report_bytes_per_namespace: usize,
-    /// The largest number of records in the registry, of connected and disconnected proxies.
+    /// The largest number of records in the registry, of connected and disconnected proxies. It is
+    /// larger than `streams`.
     pub proxies: usize,
     /// The time for which a disconnected proxy stays in the registry.
     pub keep: Duration,
@@ -148,6 +149,7 @@ mod tests {
         for limits in [1, 5, 4_097].map(of) {
             let connections = limits.connections_per_namespace;
             assert!(connections > 0 && limits.streams_per_namespace >= 2 * connections);
+            assert!(limits.proxies > limits.streams);
         }
     }
 }

@@ -48,12 +48,10 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Records {
-    /// Readers share records. A change of a shared record copies it.
+    /// The connected proxies. Readers share records. A change of a shared record copies it.
     by_id: BTreeMap<u64, Arc<Proxy>>,
     /// The ended records, the oldest first.
-    ended: BTreeSet<(SystemTime, u64)>,
-    /// The ended records of each node, so that a new connection doesn't search all records.
-    ended_of: HashMap<String, BTreeSet<u64>>,
+    ended: BTreeMap<(SystemTime, u64), Arc<Proxy>>,
     last_id: u64,
     by_policy: ByPolicy,
 }
@@ -118,11 +116,9 @@ impl Records {
                 ..Assignment::default()
             });
         })?;
-        let record = self.by_id.get(&id)?;
-        self.ended.insert((at, id));
-        let of_node = self.ended_of.entry(record.identity.id.clone());
-        of_node.or_default().insert(id);
-        Some(Arc::clone(record))
+        let record = self.by_id.remove(&id)?;
+        self.ended.insert((at, id), Arc::clone(&record));
+        Some(record)
     }
 
     /// Returns all records of each policy with a record that has changed since the last call.
@@ -136,33 +132,27 @@ impl Records {
         changed.map(of).collect()
     }
 
-    fn forget(&mut self, at: SystemTime, id: u64) {
-        self.ended.remove(&(at, id));
-        let Some(proxy) = self.by_id.remove(&id) else {
-            return;
-        };
-        if let Some(of_node) = self.ended_of.get_mut(&proxy.identity.id) {
-            of_node.remove(&id);
-            if of_node.is_empty() {
-                self.ended_of.remove(&proxy.identity.id);
-            }
-        }
-    }
-
     fn forget_older(&mut self, keep: Duration, now: SystemTime) {
-        while let Some((at, id)) = self.ended.first().copied()
-            && now.duration_since(at).unwrap_or_default() >= keep
+        while let Some(oldest) = self.ended.first_entry()
+            && now.duration_since(oldest.key().0).unwrap_or_default() >= keep
         {
-            self.forget(at, id);
+            oldest.remove();
         }
     }
 
-    fn forget_node(&mut self, node: &str) {
-        for id in self.ended_of.remove(node).unwrap_or_default() {
-            if let Some(at) = self.by_id.get(&id).and_then(|p| p.disconnected) {
-                self.forget(at, id);
-            }
+    /// Returns all records, except ended ones of nodes that have connected again since.
+    fn current(&self) -> Vec<Arc<Proxy>> {
+        let all = self.ended.values().chain(self.by_id.values());
+        let mut latest: HashMap<&str, SystemTime> = HashMap::new();
+        for proxy in all.clone() {
+            let at = latest.entry(&proxy.identity.id).or_insert(proxy.connected);
+            *at = proxy.connected.max(*at);
         }
+        let is_current = |proxy: &&Arc<Proxy>| {
+            let latest = latest.get(proxy.identity.id.as_str());
+            { proxy.disconnected }.is_none_or(|at| latest.is_none_or(|latest| at >= *latest))
+        };
+        all.filter(is_current).cloned().collect()
     }
 }
 
@@ -182,20 +172,18 @@ impl Registry {
         }
     }
 
-    /// Starts a record, which replaces the ended records of the same node. Returns `None` if the
-    /// registry is full of connected proxies.
+    /// Starts a record. In a full registry, it replaces the oldest ended record.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
         peer: &str,
         now: SystemTime,
-    ) -> Option<Connection> {
+    ) -> Connection {
         let mut records = self.lock();
         records.forget_older(self.keep, now);
-        records.forget_node(&identity.id);
-        if records.by_id.len() >= self.max_records {
-            let (at, gone) = records.ended.first().copied()?;
-            records.forget(at, gone);
+        // Connected proxies alone never fill the registry, because the limit of streams is lower.
+        if records.by_id.len() + records.ended.len() >= self.max_records {
+            records.ended.pop_first();
         }
         records.last_id += 1;
         let id = records.last_id;
@@ -221,10 +209,10 @@ impl Registry {
             "proxy connected"
         );
         self.metrics.streams.inc();
-        Some(Connection {
+        Connection {
             registry: Arc::clone(self),
             id,
-        })
+        }
     }
 
     /// Counts a refused stream, and logs the reason if no stream was refused with the same status
@@ -263,12 +251,13 @@ impl Registry {
         Arc::clone(&counted)
     }
 
-    /// Returns all records, connected ones first, then by node id.
+    /// Returns all records, connected ones first, then by node id. Ended records of a node are left
+    /// out once it has connected again.
     #[must_use]
     pub fn proxies(&self, now: SystemTime) -> Vec<Arc<Proxy>> {
         let mut records = self.lock();
         records.forget_older(self.keep, now);
-        let mut proxies: Vec<Arc<Proxy>> = records.by_id.values().cloned().collect();
+        let mut proxies = records.current();
         drop(records);
         proxies.sort_by(|a, b| {
             let ended = a.disconnected.is_some().cmp(&b.disconnected.is_some());
@@ -303,15 +292,6 @@ impl Connection {
     /// Records the resource that the proxy should run now, if any.
     pub(crate) fn assigned(&self, resource: Option<&Resource>, assignment: &Arc<Assignment>) {
         let (slot, version) = resource.map(|r| (&r.name, &r.version)).unzip();
-        // Most changes of the plan don't affect most proxies. Readers aren't notified then.
-        let is_known = self.registry.lock().by_id.get(&self.id).is_some_and(|p| {
-            p.version.as_ref() == version
-                && p.slot.as_ref() == slot
-                && p.assignment.is_same(assignment)
-        });
-        if is_known {
-            return;
-        }
         let news = self.update(|p| {
             p.slot = slot.cloned();
             p.version = version.cloned();
@@ -446,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    fn connect(registry: &Arc<Registry>, id: &str) -> Option<Connection> {
+    fn connect(registry: &Arc<Registry>, id: &str) -> Connection {
         let identity = Identity {
             id: id.into(),
             ..Identity::default()
@@ -489,9 +469,8 @@ mod tests {
             XdsMetrics::default(),
         ));
         drop(connect(&registry, "a"));
-        let again = connect(&registry, "a");
-        let other = connect(&registry, "a");
-        assert!(again.is_some() && other.is_some());
+        let _again = connect(&registry, "a");
+        let _other = connect(&registry, "a");
         assert_eq!(
             ids(&registry, SystemTime::now()),
             ["a", "a"],
@@ -518,9 +497,8 @@ mod tests {
         assert!(before.iter().all(|p| p.disconnected.is_none()));
     }
 
-    /// An ended record is found by its node and by its age. After its removal, no index has it.
     #[test]
-    fn no_index_keeps_what_is_forgotten() {
+    fn nothing_keeps_what_is_forgotten() {
         let registry = Arc::new(Registry::new(
             4,
             Duration::from_secs(60),
@@ -530,16 +508,15 @@ mod tests {
             let node = format!("{}", round % 7);
             drop((connect(&registry, &node), connect(&registry, &node)));
             let records = registry.lock();
-            let mut ended: Vec<u64> = records.ended.iter().map(|(_, id)| *id).collect();
-            ended.sort_unstable();
-            let mut of_nodes: Vec<u64> = records.ended_of.values().flatten().copied().collect();
-            of_nodes.sort_unstable();
-            let all: Vec<u64> = records.by_id.keys().copied().collect();
-            assert_eq!((&ended, &of_nodes), (&all, &all), "{round}");
+            let (connected, ended) = (records.by_id.len(), records.ended.len());
+            assert!(
+                connected == 0 && ended <= 4,
+                "{round}: {connected}, {ended}"
+            );
         }
         let later = SystemTime::now() + Duration::from_secs(61);
         assert!(registry.proxies(later).is_empty());
-        assert!(registry.lock().ended_of.is_empty());
+        assert!(registry.lock().ended.is_empty());
     }
 
     /// Each record belongs to a changing policy, and at times also to a policy common to all
@@ -559,10 +536,10 @@ mod tests {
             let policy = format!("a/{}", draw % 3);
             let node = format!("{}", draw % 5);
             match connections.get(draw % connections.len().max(1)) {
-                None => connections.push(connect(&registry, &node).unwrap()),
+                None => connections.push(connect(&registry, &node)),
                 Some(one) => match draw % 7 {
                     0 if connections.len() < 10 => {
-                        connections.push(connect(&registry, &node).unwrap());
+                        connections.push(connect(&registry, &node));
                     }
                     1 => drop(connections.swap_remove(draw % connections.len())),
                     2 => drop(one.update(|p| p.version = None)),
@@ -599,7 +576,7 @@ mod tests {
         let registry = Arc::new(Registry::new(PROXIES, keep, XdsMetrics::default()));
         let mut connections = Vec::new();
         for n in 0..PROXIES {
-            let one = connect(&registry, &format!("proxy-{}", n * 7_919 % PROXIES)).unwrap();
+            let one = connect(&registry, &format!("proxy-{}", n * 7_919 % PROXIES));
             let policy = format!("scale-{}/service-{n}", n % 20);
             one.update(|p| {
                 p.version = Some("1".to_owned());
@@ -628,7 +605,7 @@ mod tests {
         ));
         let mut changes = registry.changes();
         assert!(!changes.has_changed().unwrap());
-        let a = connect(&registry, "a").unwrap();
+        let a = connect(&registry, "a");
         assert!(changes.has_changed().unwrap());
         changes.borrow_and_update();
         drop(a);
@@ -655,11 +632,10 @@ mod tests {
             Duration::from_secs(60),
             XdsMetrics::default(),
         ));
-        let a = connect(&registry, "a").unwrap();
-        let b = connect(&registry, "b").unwrap();
-        assert!(connect(&registry, "c").is_none());
+        let a = connect(&registry, "a");
+        let b = connect(&registry, "b");
         drop(b);
-        let c = connect(&registry, "c").unwrap();
+        let c = connect(&registry, "c");
         assert_eq!(ids(&registry, SystemTime::now()), ["a", "c"]);
         drop((a, c));
     }

@@ -99,16 +99,10 @@ async fn serve(
     };
     let mut identity = Identity::new(first.node.as_ref());
     allow(peer, &mut identity, &context.registry)?;
+    let address = peer.address.to_string();
     let connection = context
         .registry
-        .connect(&identity, &peer.address.to_string(), SystemTime::now())
-        .ok_or_else(|| {
-            let why = format!("{} proxies are connected", context.limits.proxies);
-            let status = Status::resource_exhausted(why);
-            context
-                .registry
-                .refuse(Some(&identity.id), peer.address, status)
-        })?;
+        .connect(&identity, &address, SystemTime::now());
     check_type(&first)?;
     let sotw = Sotw::new(first).map_err(invalid)?;
     if !is_headgate_slot(sotw.name()) {

@@ -244,7 +244,7 @@ impl View {
             targets: vec![Target {
                 target: first(&p.targets, 1),
                 conditions: { p.conditions.iter() }
-                    .map(|(of, condition)| (of, Condition::reported(condition)))
+                    .map(|(of, condition)| (*of, Condition::reported(condition)))
                     .collect(),
             }],
             proxies: Some(share(&p.name, &report.proxies)),

@@ -1,9 +1,8 @@
 //! The counts of the other replicas' proxies. The leader needs them, because it writes the statuses
 //! for all replicas.
 //!
-//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader keeps
-//! one long poll open to each other replica, which answers when the counts change. So a change
-//! arrives within a round trip. The answer contains the changes since the leader's version (delta
+//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader requests
+//! them several times a second. The answer contains the changes since the leader's version (delta
 //! encoding, RFC 3229), so an edit costs the same with ten policies and with ten thousand. It
 //! contains all counts only if the leader's version is older than the previous one.
 
@@ -26,7 +25,7 @@ use tracing::{info, warn};
 
 use super::leader::Leadership;
 use headgate_deliver::http_client::exchange;
-use headgate_deliver::watch::{pauses, send_if_changed};
+use headgate_deliver::watch::send_if_changed;
 use headgate_xds::random::random;
 use headgate_xds::tally::{Changes, Tallies};
 
@@ -36,16 +35,12 @@ pub const COUNTS_PATH: &str = "/status/policies";
 pub const TAKES_CHANGES: &str = "a-im";
 /// The name of the format of changes.
 pub const PATCH: &str = "merge-patch";
-/// The longest time for which a replica keeps a long poll open.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// The timeout of connecting to a replica.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The timeout of a response to a long poll.
-const ANSWER: Duration = Duration::from_secs(25);
+/// The timeout of a response.
+const ANSWER: Duration = Duration::from_secs(5);
 /// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause after failures.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The time for which the last counts of an unreachable replica stay valid. Its proxies keep their
 /// configuration.
 const KEEP: Duration = Duration::from_secs(30);
@@ -199,7 +194,6 @@ pub async fn follow(
 /// Queries one replica until the receiver is dropped.
 async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<Known> = None;
-    let mut after_failures = pauses(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
@@ -209,7 +203,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
                 }
-                (failures, after_failures) = (0, pauses(PAUSE, LONGEST_PAUSE));
+                failures = 0;
                 answer.map(|(version, counted)| {
                     known = version.map(|version| (version, Arc::clone(&counted.policies)));
                     Some(counted)
@@ -242,11 +236,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
         {
             return;
         }
-        let pause = match failing {
-            Some(_) => after_failures.next().unwrap_or(LONGEST_PAUSE),
-            None => PAUSE,
-        };
-        sleep(pause).await;
+        sleep(PAUSE).await;
     }
 }
 
@@ -269,8 +259,7 @@ async fn request(
     if let Some((version, _)) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
-            .header(TAKES_CHANGES, PATCH)
-            .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
+            .header(TAKES_CHANGES, PATCH);
     }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
     let body = response.body();

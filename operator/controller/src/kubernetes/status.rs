@@ -65,8 +65,9 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
         let entry = ours.iter().find(|e| e.ancestor_ref == ancestor_ref);
         let before = entry.map_or(&[][..], |e| &e.conditions);
         let mut at = conditions::at(facts.state, target, facts.tallies, facts.delivered);
-        if let Some(kept) = kept(facts, before, &at[Type::Programmed]) {
-            at.set(Type::Programmed, kept);
+        let new_at = at.get(&Type::Programmed);
+        if let Some(kept) = new_at.and_then(|new| kept(facts, before, new)) {
+            at.insert(Type::Programmed, kept);
             holds = true;
         }
         new.push(PolicyAncestorStatus {
@@ -150,9 +151,9 @@ fn as_written(
     before: &[Condition],
     now: &Time,
 ) -> Vec<Condition> {
-    let one = |(of, wanted): (Type, &conditions::Condition)| {
+    let one = |(of, wanted): (&Type, &conditions::Condition)| {
         let status = if wanted.status { "True" } else { "False" };
-        let since = find(before, of)
+        let since = find(before, *of)
             .filter(|c| c.status == status)
             .map_or(now, |c| &c.last_transition_time);
         Condition {
@@ -175,7 +176,7 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     let is_news = |c: &&Condition| c.observed_generation >= Some(state.generation);
     let found = |of| Some((of, read(find(written, of).filter(is_news)?)));
     let found: Conditions = Type::ALL.into_iter().filter_map(found).collect();
-    if found.get(Type::Accepted).is_some() {
+    if found.contains_key(&Type::Accepted) {
         return found;
     }
     let why = format!(

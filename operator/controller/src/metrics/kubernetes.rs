@@ -33,7 +33,7 @@ impl WriteResult {
 type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
 
 /// Handles of the metrics of the client of the API server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct KubernetesMetrics {
     requests: Family<Labels<3>, Counter>,
     writes: Family<Labels<2>, Counter>,

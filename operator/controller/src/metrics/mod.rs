@@ -18,7 +18,6 @@ mod plan;
 mod process;
 mod report;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use headgate_xds::metrics::XdsMetrics;
@@ -38,12 +37,8 @@ const PREFIX: &str = "headgate";
 
 /// All metrics of a process. Clones share the same numbers.
 #[derive(Debug, Clone)]
-pub struct Metrics(Arc<Inner>);
-
-/// The metrics by component.
-#[derive(Debug)]
-pub struct Inner {
-    registry: Registry,
+pub struct Metrics {
+    registry: Arc<Registry>,
     /// The metrics of plans and of leadership.
     pub plan: PlanMetrics,
     /// The metrics of the xDS server.
@@ -63,13 +58,13 @@ impl Metrics {
         let xds = XdsMetrics::register(&mut registry);
         let kubernetes = KubernetesMetrics::register(&mut registry);
         let modules = ModuleMetrics::register(&mut registry);
-        Self(Arc::new(Inner {
-            registry,
+        Self {
+            registry: Arc::new(registry),
             plan,
             xds,
             kubernetes,
             modules,
-        }))
+        }
     }
 
     /// Returns all metrics, including the gauges of `report`, in the OpenMetrics text format.
@@ -80,7 +75,7 @@ impl Metrics {
         let mut process = Registry::default();
         process::register(&mut process);
         let mut text = String::new();
-        for registry in [&gauges, &self.registry, &process] {
+        for registry in [&gauges, &*self.registry, &process] {
             // Writing to a String can't fail.
             let _ = encode_registry(&mut text, registry);
         }
@@ -92,14 +87,6 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Deref for Metrics {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.0
     }
 }
 

@@ -32,7 +32,7 @@ impl ServeResult {
 type Labels = [(&'static str, &'static str); 1];
 
 /// Handles of the module server's metrics.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ModuleMetrics {
     served: Family<Labels, Counter>,
 }

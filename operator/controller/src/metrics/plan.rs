@@ -16,7 +16,7 @@ const DURATIONS: [f64; 12] = [
 ];
 
 /// Handles of the metrics of plans and of leadership.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PlanMetrics {
     changes: Counter,
     duration: Histogram,

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::conditions::{Conditions, Type};
+use crate::conditions::{Conditions, Type, is_true};
 use crate::report::Report;
 
 /// States of a connected proxy.
@@ -58,7 +58,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
         let states = [true, false].map(|status| {
             let policies = report.policies.iter().map(|p| &p.conditions);
             let n = policies
-                .filter(|c| counts(c) && c[of].status == status)
+                .filter(|c| counts(c) && is_true(c, of) == status)
                 .count();
             (status.to_string(), n)
         });
@@ -73,7 +73,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     registry.register(
         "policies_programmed",
         "Policies that aren't overridden by their Programmed condition",
-        by_condition(Type::Programmed, |c| !c[Type::Overridden].status),
+        by_condition(Type::Programmed, |c| !is_true(c, Type::Overridden)),
     );
     registry.register(
         "policies_overridden",

@@ -327,7 +327,7 @@ fn a_listener_is_named() {
     s.targets = vec![target("Gateway/a/g/api"), target(listener)];
     s.not_found = vec![(target(listener), "no such listener".into())];
     let status = wanted(&s, &Tallies::default(), None, None, &at(1));
-    let accepted = &written(&s, status.as_ref())[Type::Accepted];
+    let accepted = &written(&s, status.as_ref())[&Type::Accepted];
     assert_eq!(accepted.message, "Gateway/a/g/web: no such listener");
 }
 

@@ -684,8 +684,8 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
         let state = world.state(policy);
         let target = Some(&state.targets[0]);
         let all = conditions::at(&state, target, &Tallies::default(), None);
-        assert!(all[Type::Accepted].status, "{all:?}");
-        let programmed = all[Type::Programmed].clone();
+        assert!(all[&Type::Accepted].status, "{all:?}");
+        let programmed = all[&Type::Programmed].clone();
         (programmed.reason, programmed.message)
     };
     assert_eq!(programmed("a/p62").0, "NoProxies", "none is connected");
