@@ -292,6 +292,15 @@ impl Connection {
     /// Records the resource that the proxy should run now, if any.
     pub(crate) fn assigned(&self, resource: Option<&Resource>, assignment: &Arc<Assignment>) {
         let (slot, version) = resource.map(|r| (&r.name, &r.version)).unzip();
+        // Most changes of the plan don't affect most proxies. Readers aren't notified then.
+        let is_known = self.registry.lock().by_id.get(&self.id).is_some_and(|p| {
+            p.version.as_ref() == version
+                && p.slot.as_ref() == slot
+                && p.assignment.is_same(assignment)
+        });
+        if is_known {
+            return;
+        }
         let news = self.update(|p| {
             p.slot = slot.cloned();
             p.version = version.cloned();
