@@ -262,7 +262,10 @@ mod tests {
             ("targets_us:", error(&|s| s.targets_us.clear())),
             ("targets_us:", error(&|s| s.targets_us = vec![1; 16])),
             ("targets_us[1]:", error(&|s| s.targets_us.push(0))),
-            ("targets_us[1]:", error(&|s| s.targets_us.push(3_600_000_001))),
+            (
+                "targets_us[1]:",
+                error(&|s| s.targets_us.push(3_600_000_001)),
+            ),
             ("percentile:", error(&|s| s.percentile = 100.0)),
             ("percentile:", error(&|s| s.percentile = f64::NAN)),
             ("increase:", error(&|s| s.increase = 0.0)),

@@ -48,10 +48,12 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Records {
-    /// The connected proxies. Readers share records. A change of a shared record copies it.
+    /// Readers share records. A change of a shared record copies it.
     by_id: BTreeMap<u64, Arc<Proxy>>,
     /// The ended records, the oldest first.
-    ended: BTreeMap<(SystemTime, u64), Arc<Proxy>>,
+    ended: BTreeSet<(SystemTime, u64)>,
+    /// The ended records of each node, so that a new connection doesn't search all records.
+    ended_of: HashMap<String, BTreeSet<u64>>,
     last_id: u64,
     by_policy: ByPolicy,
 }
@@ -116,9 +118,11 @@ impl Records {
                 ..Assignment::default()
             });
         })?;
-        let record = self.by_id.remove(&id)?;
-        self.ended.insert((at, id), Arc::clone(&record));
-        Some(record)
+        let record = self.by_id.get(&id)?;
+        self.ended.insert((at, id));
+        let of_node = self.ended_of.entry(record.identity.id.clone());
+        of_node.or_default().insert(id);
+        Some(Arc::clone(record))
     }
 
     /// Returns all records of each policy with a record that has changed since the last call.
@@ -132,27 +136,33 @@ impl Records {
         changed.map(of).collect()
     }
 
-    fn forget_older(&mut self, keep: Duration, now: SystemTime) {
-        while let Some(oldest) = self.ended.first_entry()
-            && now.duration_since(oldest.key().0).unwrap_or_default() >= keep
-        {
-            oldest.remove();
+    fn forget(&mut self, at: SystemTime, id: u64) {
+        self.ended.remove(&(at, id));
+        let Some(proxy) = self.by_id.remove(&id) else {
+            return;
+        };
+        if let Some(of_node) = self.ended_of.get_mut(&proxy.identity.id) {
+            of_node.remove(&id);
+            if of_node.is_empty() {
+                self.ended_of.remove(&proxy.identity.id);
+            }
         }
     }
 
-    /// Returns all records, except ended ones of nodes that have connected again since.
-    fn current(&self) -> Vec<Arc<Proxy>> {
-        let all = self.ended.values().chain(self.by_id.values());
-        let mut latest: HashMap<&str, SystemTime> = HashMap::new();
-        for proxy in all.clone() {
-            let at = latest.entry(&proxy.identity.id).or_insert(proxy.connected);
-            *at = proxy.connected.max(*at);
+    fn forget_older(&mut self, keep: Duration, now: SystemTime) {
+        while let Some((at, id)) = self.ended.first().copied()
+            && now.duration_since(at).unwrap_or_default() >= keep
+        {
+            self.forget(at, id);
         }
-        let is_current = |proxy: &&Arc<Proxy>| {
-            let latest = latest.get(proxy.identity.id.as_str());
-            { proxy.disconnected }.is_none_or(|at| latest.is_none_or(|latest| at >= *latest))
-        };
-        all.filter(is_current).cloned().collect()
+    }
+
+    fn forget_node(&mut self, node: &str) {
+        for id in self.ended_of.remove(node).unwrap_or_default() {
+            if let Some(at) = self.by_id.get(&id).and_then(|p| p.disconnected) {
+                self.forget(at, id);
+            }
+        }
     }
 }
 
@@ -172,7 +182,8 @@ impl Registry {
         }
     }
 
-    /// Starts a record. In a full registry, it replaces the oldest ended record.
+    /// Starts a record, which replaces the ended records of the same node. In a full registry, it
+    /// replaces the oldest ended record.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
@@ -181,9 +192,12 @@ impl Registry {
     ) -> Connection {
         let mut records = self.lock();
         records.forget_older(self.keep, now);
+        records.forget_node(&identity.id);
         // Connected proxies alone never fill the registry, because the limit of streams is lower.
-        if records.by_id.len() + records.ended.len() >= self.max_records {
-            records.ended.pop_first();
+        if records.by_id.len() >= self.max_records
+            && let Some((at, gone)) = records.ended.first().copied()
+        {
+            records.forget(at, gone);
         }
         records.last_id += 1;
         let id = records.last_id;
@@ -251,13 +265,12 @@ impl Registry {
         Arc::clone(&counted)
     }
 
-    /// Returns all records, connected ones first, then by node id. Ended records of a node are left
-    /// out once it has connected again.
+    /// Returns all records, connected ones first, then by node id.
     #[must_use]
     pub fn proxies(&self, now: SystemTime) -> Vec<Arc<Proxy>> {
         let mut records = self.lock();
         records.forget_older(self.keep, now);
-        let mut proxies = records.current();
+        let mut proxies: Vec<Arc<Proxy>> = records.by_id.values().cloned().collect();
         drop(records);
         proxies.sort_by(|a, b| {
             let ended = a.disconnected.is_some().cmp(&b.disconnected.is_some());
@@ -506,8 +519,9 @@ mod tests {
         assert!(before.iter().all(|p| p.disconnected.is_none()));
     }
 
+    /// An ended record is found by its node and by its age. After its removal, no index has it.
     #[test]
-    fn nothing_keeps_what_is_forgotten() {
+    fn no_index_keeps_what_is_forgotten() {
         let registry = Arc::new(Registry::new(
             4,
             Duration::from_secs(60),
@@ -517,15 +531,16 @@ mod tests {
             let node = format!("{}", round % 7);
             drop((connect(&registry, &node), connect(&registry, &node)));
             let records = registry.lock();
-            let (connected, ended) = (records.by_id.len(), records.ended.len());
-            assert!(
-                connected == 0 && ended <= 4,
-                "{round}: {connected}, {ended}"
-            );
+            let mut ended: Vec<u64> = records.ended.iter().map(|(_, id)| *id).collect();
+            ended.sort_unstable();
+            let mut of_nodes: Vec<u64> = records.ended_of.values().flatten().copied().collect();
+            of_nodes.sort_unstable();
+            let all: Vec<u64> = records.by_id.keys().copied().collect();
+            assert_eq!((&ended, &of_nodes), (&all, &all), "{round}");
         }
         let later = SystemTime::now() + Duration::from_secs(61);
         assert!(registry.proxies(later).is_empty());
-        assert!(registry.lock().ended.is_empty());
+        assert!(registry.lock().ended_of.is_empty());
     }
 
     /// Each record belongs to a changing policy, and at times also to a policy common to all
