@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use headgate_api::plan::Plan;
 
 /// The shortest pause between two readings of the folder.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(200);
 /// The shortest pause after a reading, in multiples of the time that it took.
 const REST: u32 = 20;
 
