@@ -88,13 +88,20 @@ impl Avoidance {
             Duration::from_micros(window_us),
             Duration::from_micros(step_us),
         );
-        Some(Self {
+        let window = Window::new(config.types.len(), duration, step);
+        Some(Self::new(rule, window))
+    }
+
+    /// Returns a rule whose window has only this worker's decisions.
+    #[must_use]
+    pub fn new(rule: Rule, window: Window) -> Self {
+        Self {
             rule,
-            window: Window::new(config.types.len(), duration, step),
+            window,
             decisions: Vec::new(),
             dirty: Vec::new(),
             turn: 0,
-        })
+        }
     }
 
     /// Shares all later decisions with the workers that use the same `prefix`.

@@ -107,7 +107,7 @@ async fn follows_edits_and_keeps_the_last_good_one() {
         .iter()
         .find(|p| p.name == "default/search")
         .unwrap();
-    assert_eq!(programmed.conditions[Programmed].reason, "EnvoyRejected");
+    assert_eq!(programmed.conditions[&Programmed].reason, "EnvoyRejected");
     assert_eq!(
         envoy.request().await,
         200,

@@ -185,7 +185,7 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
         why,
         "Envoy refused it: Unable to create Wasm plugin headgate"
     );
-    assert!(report.policies[0].conditions[Programmed].status);
+    assert!(report.policies[0].conditions[&Programmed].status);
 
     // After an edit of the policy, the proxy still gets Wasm. With another native module, the proxy
     // gets the native filter again.
@@ -238,7 +238,7 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
         let report = world
             .until("rejected", |r| r.proxies[0].state == "Rejected")
             .await;
-        let message = &report.policies[0].conditions[Programmed].message;
+        let message = &report.policies[0].conditions[&Programmed].message;
         let skew = format!(
             "its own module is {}, and the operator is of {ours}",
             says.unwrap_or_default()

@@ -23,17 +23,17 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     assert_eq!(revision(&first), "r1");
     let report = world
         .until("pending", |r| {
-            r.policies[0].conditions[Programmed].reason == "Pending"
+            r.policies[0].conditions[&Programmed].reason == "Pending"
         })
         .await;
     assert_eq!(
-        report.policies[0].conditions[Programmed].message,
+        report.policies[0].conditions[&Programmed].message,
         "0 of 1 proxies run it"
     );
     proxy.send(ack(&first)).await;
     let report = world
         .until("programmed", |r| {
-            r.policies[0].conditions[Programmed].status
+            r.policies[0].conditions[&Programmed].status
         })
         .await;
     assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
@@ -48,7 +48,7 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
         .until("rejected", |r| r.proxies[0].nack.is_some())
         .await;
     assert_eq!(
-        report.policies[0].conditions[Programmed].reason,
+        report.policies[0].conditions[&Programmed].reason,
         "EnvoyRejected"
     );
     assert_eq!(report.proxies[0].state, "Rejected");
@@ -71,7 +71,7 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     proxy.send(ack(&third)).await;
     world
         .until("programmed again", |r| {
-            r.policies[0].conditions[Programmed].status
+            r.policies[0].conditions[&Programmed].status
         })
         .await;
 }
@@ -107,14 +107,14 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
             r.proxies.iter().any(|p| p.state == "Running")
         })
         .await;
-    let message = &report.policies[0].conditions[Programmed].message;
+    let message = &report.policies[0].conditions[&Programmed].message;
     assert_eq!(message, "0 of 1 proxies run it");
     outbound
         .send(answer(nack(&calls, ""), "headgate-outbound"))
         .await;
     let report = world
         .until("rejected", |r| {
-            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
+            r.policies[0].conditions[&Programmed].reason == "EnvoyRejected"
         })
         .await;
     let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
@@ -143,11 +143,11 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
         .await;
     let report = world
         .until("programmed", |r| {
-            r.policies[0].conditions[Programmed].status
+            r.policies[0].conditions[&Programmed].status
         })
         .await;
     assert_eq!(
-        report.policies[0].conditions[Programmed].message,
+        report.policies[0].conditions[&Programmed].message,
         "1 of 1 proxies run it"
     );
     let share = share("default/search", &report.proxies);
@@ -165,7 +165,7 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     inbound.send(answer(ack(&third), "headgate")).await;
     let report = world
         .until("programmed without the other", |r| {
-            r.policies[0].conditions[Programmed].status
+            r.policies[0].conditions[&Programmed].status
         })
         .await;
     let of_calls = report
@@ -191,7 +191,7 @@ async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
             r.proxies.iter().any(|p| p.state == "Running")
         })
         .await;
-    assert!(report.policies[0].conditions[Programmed].status);
+    assert!(report.policies[0].conditions[&Programmed].status);
     assert!(report.proxies.iter().all(|p| p.sent.is_none()));
     after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     assert_eq!(revision(&proxy.next().await), "r2");
@@ -346,7 +346,7 @@ async fn a_proxy_that_must_name_a_target_gets_nothing_and_the_reason() {
         problems[1].contains("\"search\" is no target"),
         "{problems:?}"
     );
-    let programmed = &world.report().policies[0].conditions[Programmed];
+    let programmed = &world.report().policies[0].conditions[&Programmed];
     assert_eq!(
         (programmed.status, programmed.reason.as_str()),
         (false, "NoProxies")

@@ -199,7 +199,7 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
     requests.send(answer).await.unwrap();
     running
         .until("programmed", |r| {
-            r.policies[0].conditions[Programmed].status
+            r.policies[0].conditions[&Programmed].status
         })
         .await;
 

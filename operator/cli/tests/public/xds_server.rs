@@ -145,7 +145,7 @@ async fn a_thousand_proxies_follow_an_edit() {
     }
     world
         .until("a thousand run it", |r| {
-            r.policies[0].conditions[Programmed].message == "1000 of 1000 proxies run it"
+            r.policies[0].conditions[&Programmed].message == "1000 of 1000 proxies run it"
         })
         .await;
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
