@@ -667,7 +667,7 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
-        self.parked.ended(now, request.attributes.kind, true);
+        self.parked.ended(now, request.attributes.kind, None, true);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
@@ -722,7 +722,10 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-                self.parked.ended(now, kind, answered);
+                // An answer that goes on as a stream was counted at its first byte.
+                if request.first_byte.is_none() {
+                    self.parked.ended(now, kind, dequeued, answered);
+                }
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     self.slots.ended(kind, request.tokens, now.since(dequeued));
