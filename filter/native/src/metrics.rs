@@ -36,9 +36,12 @@ pub(crate) struct Name {
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
-    /// The names by number. Numbers are not reused, because Envoy's older configurations still
-    /// refer to the old numbers.
+    /// The names by number.
     all: Vec<Option<Arc<Name>>>,
+    /// The numbers without a name, for new metrics.
+    free: Vec<usize>,
+    /// The numbers that were reused and don't have a cell yet.
+    reused: Vec<usize>,
 }
 
 static NAMES: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -62,13 +65,24 @@ impl Metrics for Names {
         if let Some(&known) = names.ids.get(name) {
             return Ok(MetricId(known));
         }
-        let id = u32::try_from(names.all.len()).unwrap_or(u32::MAX);
-        names.ids.insert(name.to_owned(), id);
-        names.all.push(Some(Arc::new(Name {
+        let new = Some(Arc::new(Name {
             kind,
             name: name.to_owned(),
             member: Member::of(name),
-        })));
+        }));
+        let at = match names.free.pop() {
+            Some(at) => {
+                names.all[at] = new;
+                names.reused.push(at);
+                at
+            }
+            None => {
+                names.all.push(new);
+                names.all.len() - 1
+            }
+        };
+        let id = u32::try_from(at).unwrap_or(u32::MAX);
+        names.ids.insert(name.to_owned(), id);
         Ok(MetricId(id))
     }
 
@@ -116,20 +130,25 @@ struct Cell {
 /// The numbers by which Envoy knows the metrics in one configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Defined {
-    /// Envoy's numbers, by the number of the metric's name. `None` if Envoy refused the metric, and
-    /// for members of families.
-    single: Vec<Option<usize>>,
+    /// Envoy's numbers, by the number of the metric's name, with the name at that time, because the
+    /// number may be reused for another metric. `None` if Envoy refused the metric, and for members
+    /// of families.
+    single: Vec<Option<(Arc<Name>, usize)>>,
     /// Envoy's numbers of the families by name, for each kind of metric.
     families: [HashMap<String, usize>; 3],
 }
 
 impl Defined {
-    fn id(&self, at: usize, name: &Name) -> Option<usize> {
+    fn id(&self, at: usize, name: &Arc<Name>) -> Option<usize> {
         match &name.member {
-            Some(member) => self.families[name.kind as usize].get(&member.family),
-            None => self.single.get(at)?.as_ref(),
+            Some(member) => self.families[name.kind as usize]
+                .get(&member.family)
+                .copied(),
+            None => {
+                let (defined, id) = self.single.get(at)?.as_ref()?;
+                Arc::ptr_eq(defined, name).then_some(*id)
+            }
         }
-        .copied()
     }
 }
 
@@ -146,16 +165,14 @@ pub(crate) fn define_in(scope: Scope) -> Defined {
             of_kind.insert(name.to_owned(), id);
         }
     };
-    let single = all.iter().map(|name| match name.as_deref()? {
-        Name {
-            kind,
-            member: Some(member),
-            ..
-        } => {
-            define(*kind, &member.family, &member.labels);
-            None
+    let single = all.into_iter().map(|name| {
+        let name = name?;
+        if let Some(member) = &name.member {
+            define(name.kind, &member.family, &member.labels);
+            return None;
         }
-        Name { kind, name, .. } => scope.define(*kind, name, &[]),
+        let id = scope.define(name.kind, &name.name, &[])?;
+        Some((name, id))
     });
     let single = single.collect();
     let (name, labels) = family::SERVICES;
@@ -166,37 +183,50 @@ pub(crate) fn define_in(scope: Scope) -> Defined {
 impl Cells {
     /// Adds the cells of metrics that were defined since the last call.
     fn grow(&mut self) {
-        let names = names();
-        for name in names.all.iter().skip(self.all.len()) {
-            let cell = name.as_ref().map(|name| Cell {
+        let mut names = names();
+        let Table { all, reused, .. } = &mut *names;
+        let known = self.all.len();
+        self.all.resize_with(all.len(), || None);
+        let reused = reused.drain(..).filter(|at| *at < known);
+        for at in reused.chain(known..all.len()) {
+            self.all[at] = all[at].as_ref().map(|name| Cell {
                 name: Arc::clone(name),
                 value: 0,
                 // A gauge is written even before its first change.
                 changed: name.kind == MetricKind::Gauge,
             });
-            if cell.as_ref().is_some_and(|cell| cell.changed) {
-                let metric = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-                self.changed.push(metric);
+            if self.all[at].as_ref().is_some_and(|cell| cell.changed) {
+                self.changed.push(u32::try_from(at).unwrap_or(u32::MAX));
             }
-            self.all.push(cell);
         }
     }
 }
 
 impl Counts {
-    /// Removes the metrics of policies for which `is_gone` is true. Some bytes of each remain. The
-    /// caller must not call this function while a configuration is being prepared, because its
-    /// metrics don't belong to any configuration yet.
+    /// Removes the metrics of policies for which `is_gone` is true. Later metrics reuse their
+    /// numbers. The caller must not call this function while a configuration is being prepared,
+    /// because its metrics don't belong to any configuration yet.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
         let mut names = names();
         names.ids.retain(|name, _| !is_gone(name));
-        for (name, cell) in names.all.iter_mut().zip(&mut cells.all) {
+        let Table { all, free, .. } = &mut *names;
+        for (at, (name, cell)) in all.iter_mut().zip(&mut cells.all).enumerate() {
             if name.as_ref().is_some_and(|name| is_gone(&name.name)) {
                 (*name, *cell) = (None, None);
+                free.push(at);
             }
         }
+        // These belong to the removed metrics, not to the next metrics with the numbers.
+        let Cells {
+            all,
+            changed,
+            values,
+        } = &mut *cells;
+        let stays = |metric: u32| all.get(metric as usize).is_some_and(Option::is_some);
+        changed.retain(|metric| stays(*metric));
+        values.retain(|(metric, _)| stays(*metric));
     }
 
     /// Makes the next write to Envoy include all gauges. Envoy removes metrics with the last
@@ -283,7 +313,7 @@ impl Counts {
     ) -> Result<(), HostError> {
         let mut cells = self.0.borrow_mut();
         let at = metric.0 as usize;
-        if at >= cells.all.len() {
+        if cells.all.get(at).is_none_or(Option::is_none) {
             cells.grow();
         }
         let Cells {
@@ -327,5 +357,82 @@ impl Metrics for Counts {
                 true
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::fake::{self, Listener};
+
+    const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
+        "queue":{"max_length":10,"timeout_us":1000000},
+        "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
+
+    fn define(kind: MetricKind, name: &str) -> MetricId {
+        Names.define(kind, name).unwrap()
+    }
+
+    /// Returns a configuration in which Envoy has the metrics with names as of now.
+    fn defined() -> Defined {
+        let all = names().all.clone();
+        let single = all.into_iter().enumerate();
+        Defined {
+            single: single.map(|(id, name)| Some((name?, id))).collect(),
+            ..Defined::default()
+        }
+    }
+
+    /// Returns the values that are written for metrics of `policy`.
+    fn written(counts: &Counts, defined: &Defined, policy: &str) -> Vec<u64> {
+        let mut changes = Vec::new();
+        counts.take(defined, &mut changes);
+        let of = changes.iter().filter(|of| of.name.name.contains(policy));
+        of.map(|of| of.value).collect()
+    }
+
+    #[test]
+    fn policies_that_come_and_go_need_no_further_numbers() {
+        let _turn = fake::start();
+        let (mut last, mut numbers) = (None, Vec::new());
+        for n in 0..12 {
+            let json = ONE_SLOT.replace("ns/one", &format!("ns/n{n}"));
+            let listener = Listener::new(&json).unwrap();
+            drop(last.take());
+            listener.tick();
+            last = Some(listener);
+            numbers.push(names().all.len());
+        }
+        assert_eq!(numbers[4], numbers[11], "{numbers:?}");
+    }
+
+    /// An older configuration is the newest again after an update has failed.
+    #[test]
+    fn a_reused_number_is_not_written_to_the_metric_that_had_it() {
+        let _turn = fake::start();
+        let counts = Counts::default();
+        let gone = define(MetricKind::Counter, "headgate.policy.ns/gone.x");
+        let older = defined();
+        counts.forget(|name| name.contains("ns/gone"));
+        let next = define(MetricKind::Counter, "headgate.policy.ns/next.x");
+        assert_eq!(next, gone);
+        counts.add(next, 2).unwrap();
+        assert_eq!(written(&counts, &older, "ns/next"), [0; 0]);
+        assert_eq!(written(&counts, &defined(), "ns/next"), [2]);
+        counts.forget(|name| name.contains("ns/next"));
+    }
+
+    #[test]
+    fn a_reused_number_has_no_values_of_the_metric_that_had_it() {
+        let _turn = fake::start();
+        let counts = Counts::default();
+        let gone = define(MetricKind::Histogram, "headgate.policy.ns/gone.x");
+        counts.record(gone, 5).unwrap();
+        counts.forget(|name| name.contains("ns/gone"));
+        let next = define(MetricKind::Gauge, "headgate.policy.ns/next.x");
+        assert_eq!(next, gone);
+        counts.record(next, 7).unwrap();
+        assert_eq!(written(&counts, &defined(), "ns/next"), [7]);
+        counts.forget(|name| name.contains("ns/next"));
     }
 }

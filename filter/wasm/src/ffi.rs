@@ -10,6 +10,9 @@ use std::time::Duration;
 use headgate_core::http::Level;
 use headgate_strategies::host::HostError;
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const EMPTY: u32 = 7;

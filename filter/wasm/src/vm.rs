@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision, Refusal};
+use headgate_core::engine::FAST_TICK;
 use headgate_core::http::{Inbound, Level, Proxy, serialize};
 use headgate_core::workers::WorkerId;
 use headgate_mesh::{Filter, Outbound};
@@ -127,7 +128,17 @@ impl Vm {
                 self.attend(root, false);
             }
             Some(_) => {}
-            None => self.listening = None,
+            None => {
+                self.listening = None;
+                // The delayed calls beyond the bound of this turn wait for ticks of their side.
+                if let Some(outbound) = self.filter.listeners().newest(Direction::Outbound)
+                    && self.turn.is_pending()
+                {
+                    self.check(ffi::set_effective_context(outbound));
+                    self.check(ffi::set_tick_period(FAST_TICK));
+                    self.check(ffi::set_effective_context(root));
+                }
+            }
         }
     }
 
@@ -299,6 +310,10 @@ impl Vm {
         self.look(root);
         self.act(root, Callback::Other);
         self.attend(root, true);
+        if root != self.root && !self.turn.is_pending() {
+            // The newest inbound root context has its own ticks, or the last calls are sent.
+            self.check(ffi::set_tick_period(Duration::ZERO));
+        }
         self.report(root);
     }
 
@@ -481,5 +496,36 @@ mod timing {
                     .unwrap_or(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::fake;
+
+    const REQUESTS: &str = r#"{"stages":[{"policy":"ns/p","parallelism":1,
+        "queue":{"max_length":10,"timeout_us":1000000},
+        "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
+    const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",
+        "services":{"stock*":"stock"},
+        "smoothing":{"least_us":100000,"most_us":300000,"enforced":true}}}"#;
+
+    /// The inbound side sends all delayed calls when it goes, and its ticks end then.
+    #[test]
+    fn calls_beyond_one_turn_are_sent_by_ticks_of_the_outbound_side() {
+        let (inbound, outbound) = (1, 2);
+        let mut vm = Vm::new();
+        assert!(vm.configure(inbound, Direction::Inbound, REQUESTS.as_bytes()));
+        assert!(vm.configure(outbound, Direction::Outbound, CALLS.as_bytes()));
+        let calls = (10..110).map(|stream| Action::Send { stream });
+        vm.turn.add(&mut calls.collect());
+        vm.root_gone(inbound);
+        for _ in 0..3 {
+            assert_eq!(fake::period(outbound), 10);
+            vm.tick(outbound);
+        }
+        assert_eq!(fake::resumed(), (10..110).collect::<Vec<u32>>());
+        assert_eq!(fake::period(outbound), 0);
     }
 }

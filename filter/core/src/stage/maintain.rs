@@ -529,6 +529,9 @@ impl Stage {
             self.lets_pass(&request);
         }
         let booked = self.ledger.acquire_over_limit(host, request.tokens);
+        if let (Ok(()), Some(at)) = (&booked, dequeued) {
+            self.parked.sent(at, request.attributes.kind);
+        }
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket
             .and_then(|ticket| self.requests.take(ticket))

@@ -639,7 +639,7 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
-        self.parked.ended(now, request.attributes.kind, true);
+        self.parked.ended(now, request.attributes.kind, None, true);
         self.answered(host, now, request.attributes.kind);
         match request.phase {
             Phase::Running {
@@ -695,9 +695,12 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-                self.parked.ended(now, kind, answered);
+                // An answer that goes on as a stream was counted at its first byte.
+                if request.first_byte.is_none() {
+                    self.parked.ended(now, kind, dequeued, answered);
+                }
                 let released = self.release(host, &request);
-                if answered {
+                if answered && request.first_byte.is_none() {
                     self.answered(host, now, kind);
                 }
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {

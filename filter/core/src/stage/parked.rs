@@ -131,18 +131,25 @@ impl Parked {
         }
     }
 
-    /// Counts the end of a request of `kind` that was sent to the backend. An answer shows that the
-    /// backend works on requests of `kind`.
-    pub(super) fn ended(&mut self, now: Instant, kind: TypeId, answered: bool) {
+    /// Counts the end of a request of `kind` that was sent to the backend at `at`. An answer shows
+    /// that the backend works on requests of `kind`. Any other end takes the request out of the
+    /// count, unless the type was answered after `at`, which took the request out before.
+    pub(super) fn ended(
+        &mut self,
+        now: Instant,
+        kind: TypeId,
+        at: Option<Instant>,
+        answered: bool,
+    ) {
         if answered {
             self.answered = now;
         }
         if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
-            sent.count = if answered {
-                0
-            } else {
-                sent.count.saturating_sub(1)
-            };
+            if answered {
+                sent.count = 0;
+            } else if at.is_some_and(|at| at >= sent.since) {
+                sent.count = sent.count.saturating_sub(1);
+            }
         }
     }
 }

@@ -251,6 +251,12 @@ fn with_parked_requests(config: &FilterConfig) -> Process {
         process.run_for(20 * MS);
         process.finish(stream, Outcome::Completed);
     }
+    park(&mut process);
+    process
+}
+
+/// Sends requests of `/slow`, which hangs, until some are parked.
+fn park(process: &mut Process) {
     for _ in 0..15 {
         process.arrive(0, "/slow");
         let other = process.arrive(0, "/");
@@ -259,7 +265,56 @@ fn with_parked_requests(config: &FilterConfig) -> Process {
     }
     assert!(process.queued().len() > 1);
     assert_eq!(process.gauge("queue_length"), 0, "they are parked");
-    process
+}
+
+/// The type was answered after these requests were sent, so they don't count as unanswered.
+#[test]
+fn the_end_of_a_request_from_before_the_last_answer_lets_no_others_pass() {
+    for (begun, outcome) in [
+        (true, Outcome::Completed),
+        (true, Outcome::Abandoned),
+        (false, Outcome::Abandoned),
+    ] {
+        let mut process = Process::new(1, &by_value(14));
+        for _ in 0..100 {
+            let streams = ["/slow", "/", "/", "/"].map(|path| process.arrive(0, path));
+            process.run_for(20 * MS);
+            for stream in streams {
+                process.finish(stream, Outcome::Completed);
+            }
+        }
+        let early = process.arrive(0, "/slow");
+        process.run_for(10 * MS);
+        if begun {
+            process.first_byte(early);
+        }
+        let answered = process.arrive(0, "/slow");
+        process.run_for(10 * MS);
+        process.finish(answered, Outcome::Completed);
+        park(&mut process);
+        let waiting = process.queued();
+        process.finish(early, outcome);
+        assert_eq!(process.queued(), waiting, "{begun} {outcome:?}");
+        assert_eq!(process.gauge("queue_length"), 0);
+    }
+}
+
+/// A dry run sends all waiting requests to the backend, and they then count as unanswered.
+#[test]
+fn the_end_of_requests_that_an_edit_sent_leaves_the_others_unanswered() {
+    let mut edited = by_value(14);
+    let mut process = with_parked_requests(&edited);
+    let parked = process.queued();
+    for mode in [crate::config::Mode::DryRun, crate::config::Mode::Enforce] {
+        edited.stages[0].mode = mode;
+        process.configure(&edited);
+    }
+    for stream in parked {
+        process.finish(stream, Outcome::Abandoned);
+    }
+    let next = process.arrive(0, "/slow");
+    assert_eq!(process.queued(), [next]);
+    assert_eq!(process.gauge("queue_length"), 0);
 }
 
 /// Parked requests are in no queue, so an edit has to find them separately.

@@ -21,7 +21,7 @@ fn streaming(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterC
 }
 
 impl Process {
-    fn first_byte(&mut self, stream: u32) {
+    pub(super) fn first_byte(&mut self, stream: u32) {
         let (worker, _, At::Backend(ticket)) = self.requests[&stream] else {
             panic!("{stream} is not in the backend")
         };
