@@ -117,7 +117,7 @@ fn mistakes_are_named() {
         ("", "services[0].operations[0].steps: none; such as"),
         (
             "{}",
-            "services[0].operations[0].steps[0]: neither compute nor call; one of them",
+            "services[0].operations[0].steps[0]: neither compute nor call; one of the two",
         ),
         (
             r#"{"compute": {"distribution": "Recorded"}}"#,
@@ -171,7 +171,7 @@ fn mistakes_are_named() {
         (
             r#"{"name": "w", "service": "a", "clients": [{"rate": 5, "think": "1s"}]}"#,
             "",
-            "workflows[0].clients[0].think: given with rate; clients with a rate",
+            "workflows[0].clients[0].think: given with rate; leave it out, or use count",
         ),
         (
             r#"{"name": "w", "service": "a", "clients": [{"rate": 5, "process": "Bursty"}]}"#,
