@@ -62,6 +62,18 @@ pub struct Avoidance {
 }
 
 impl Avoidance {
+    /// Creates the avoidance of a worker that shares no decisions.
+    #[must_use]
+    pub fn new(rule: Rule, window: Window) -> Self {
+        Self {
+            rule,
+            window,
+            decisions: Vec::new(),
+            dirty: Vec::new(),
+            turn: 0,
+        }
+    }
+
     /// Returns the avoidance of a checked configuration, or `None` if the configuration has none.
     pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
@@ -88,13 +100,8 @@ impl Avoidance {
             Duration::from_micros(window_us),
             Duration::from_micros(step_us),
         );
-        Some(Self {
-            rule,
-            window: Window::new(config.types.len(), duration, step),
-            decisions: Vec::new(),
-            dirty: Vec::new(),
-            turn: 0,
-        })
+        let window = Window::new(config.types.len(), duration, step);
+        Some(Self::new(rule, window))
     }
 
     /// Shares all later decisions with the workers that use the same `prefix`.

@@ -243,10 +243,8 @@ fn simulate(strategy: Strategy, load: f64, seed: u64) -> Outcome {
 }
 
 fn bouncer(rule: Option<Rule>) -> Strategy {
-    let avoidance = rule.map(|rule| Avoidance {
-        rule,
-        window: Window::new(5, Duration::from_secs(1), Duration::from_millis(10)),
-    });
+    let window = || Window::new(5, Duration::from_secs(1), Duration::from_millis(10));
+    let avoidance = rule.map(|rule| Avoidance::new(rule, window()));
     Strategy {
         base: Box::new(Bouncer::default()),
         avoidance,
