@@ -62,6 +62,18 @@ pub struct Avoidance {
 }
 
 impl Avoidance {
+    /// Creates the avoidance of a worker that shares no decisions.
+    #[must_use]
+    pub fn new(rule: Rule, window: Window) -> Self {
+        Self {
+            rule,
+            window,
+            decisions: Vec::new(),
+            dirty: Vec::new(),
+            turn: 0,
+        }
+    }
+
     /// Returns the avoidance of a checked configuration, or `None` if the configuration has none.
     pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
@@ -90,18 +102,6 @@ impl Avoidance {
         );
         let window = Window::new(config.types.len(), duration, step);
         Some(Self::new(rule, window))
-    }
-
-    /// Returns a rule whose window has only this worker's decisions.
-    #[must_use]
-    pub fn new(rule: Rule, window: Window) -> Self {
-        Self {
-            rule,
-            window,
-            decisions: Vec::new(),
-            dirty: Vec::new(),
-            turn: 0,
-        }
     }
 
     /// Shares all later decisions with the workers that use the same `prefix`.
