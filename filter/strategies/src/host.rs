@@ -75,9 +75,9 @@ pub trait Shared {
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it still has the version that [`Shared::load`] returned, or with `None` if it
-    /// is still absent. There is no unconditional store, because it would overwrite another worker's
-    /// value.
+    /// Stores a blob if it still has the version that [`Shared::load`] returned, or with `None` if
+    /// it is still absent. There is no unconditional store, because it would overwrite another
+    /// worker's value.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when the blob is not as expected, and [`HostError::Call`] when the

@@ -13,8 +13,8 @@
 //! - [`ReportRow`]s: machine-readable rows, with the experiment's own fields.
 //!
 //! [`text`] and [`html`] are the outputs for readers, and a report's serialized form is the output
-//! for programs. A report contains nothing about the machine or the time, so that one seed gives one
-//! report, byte for byte.
+//! for programs. A report contains nothing about the machine or the time, so that one seed gives
+//! one report, byte for byte.
 
 pub mod chart;
 mod figure;
@@ -30,8 +30,8 @@ pub use figure::{Axis, Figure, Level, Scale, Series, Style};
 pub use row::ReportRow;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
-/// The results of a simulation. Its serialized form has the subject, `rows` with one object for each
-/// result, and the `claims`, if there are any. `holds` is null for a claim that is not judged.
+/// The results of a simulation. Its serialized form has the subject, `rows` with one object for
+/// each result, and the `claims`, if there are any. `holds` is null for a claim that is not judged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The simulated experiment.

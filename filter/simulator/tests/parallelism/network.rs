@@ -11,9 +11,9 @@
 //!   at `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down
 //!   by serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! With workers that sleep, this is a model of N servers, as [`Servers`]. With unlimited workers over
-//! cores, it is a model of a web server or a database, as [`Cores`]. With three workers over one
-//! core, it is a model of SQLite behind an async server. Capacity can change at any time
+//! With workers that sleep, this is a model of N servers, as [`Servers`]. With unlimited workers
+//! over cores, it is a model of a web server or a database, as [`Cores`]. With three workers over
+//! one core, it is a model of SQLite behind an async server. Capacity can change at any time
 //! ([`Network::scale`]).
 //!
 //! All requests at the cores advance at the same speed. So one number is enough, which is the work

@@ -70,7 +70,7 @@ async fn start_with(tls: Option<TlsFiles>, peers: &str) -> (SocketAddr, oneshot:
         report_bytes_per_namespace: 2 * MAX_BYTES,
         ..Limits::default()
     };
-    let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds.clone());
+    let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds);
     let trust = match tls {
         Some(files) => Some(files.load().await.unwrap().subscribe()),
         None => None,

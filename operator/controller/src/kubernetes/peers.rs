@@ -1,10 +1,10 @@
 //! The counts of the other replicas' proxies. The leader needs them, because it writes the statuses
 //! for all replicas.
 //!
-//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader requests
-//! them several times a second. The answer contains the changes since the leader's version (delta
-//! encoding, RFC 3229), so an edit costs the same with ten policies and with ten thousand. It
-//! contains all counts only if the leader's version is older than the previous one.
+//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader
+//! requests them several times a second. The answer contains the changes since the leader's version
+//! (delta encoding, RFC 3229), so an edit costs the same with ten policies and with ten thousand.
+//! It contains all counts only if the leader's version is older than the previous one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
