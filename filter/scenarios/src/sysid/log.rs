@@ -154,7 +154,7 @@ mod tests {
     fn a_start_in_2554_is_refused() {
         let late = line(33_500, 2_300, "300", "").replace("2026-01-01T00:00", "2554-07-21T23:34");
         let error = rows(&late, Duration::from_secs(1)).unwrap_err();
-        let right = "; 1 line was passed by: START_TIME before 1970 or after 2539 (line 1)";
+        let right = "; 1 line was skipped: START_TIME before 1970 or after 2539 (line 1)";
         assert!(error.to_string().ends_with(right), "{error}");
     }
 }

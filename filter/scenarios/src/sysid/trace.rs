@@ -381,7 +381,7 @@ mod tests {
             error("delay_s,backlog\n1,-2\n"),
             "t.csv:2: -2 in column \"backlog\"; at least 0"
         );
-        assert!(error("1,2\n3,4\n").starts_with("t.csv:1: numbers where the names"));
+        assert!(error("1,2\n3,4\n").starts_with("t.csv:1: numbers instead of column names"));
         assert!(error("delay,backlog\n").starts_with("t.csv: no rows"));
         assert!(error("{").starts_with("t.csv: not JSON"));
     }

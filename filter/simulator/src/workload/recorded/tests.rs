@@ -145,7 +145,7 @@ fn a_log_without_requests_says_why() {
         assert!(is_access_log(log.as_bytes()));
         assert_eq!(
             error(&log),
-            "no request: 1 line was passed by: START_TIME before 1970 or after 2539 (line 1)"
+            "no request: 1 line was skipped: START_TIME before 1970 or after 2539 (line 1)"
         );
     }
 }
