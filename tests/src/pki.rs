@@ -65,7 +65,6 @@ impl Pki {
     }
 
     /// Returns the arguments of `headgate run` that name the CA and the operator's certificate.
-    #[must_use]
     pub fn operator_arguments(&self) -> Vec<String> {
         vec![
             self.argument("tls-cert", "server.crt"),
@@ -76,7 +75,6 @@ impl Pki {
 
     /// Returns the arguments of `headgate bootstrap` for a proxy that verifies the operator. The
     /// proxy's own identity comes from other arguments.
-    #[must_use]
     pub fn server_arguments(&self) -> Vec<String> {
         vec![
             self.argument("xds-tls-ca", "ca.crt"),

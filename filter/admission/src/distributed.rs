@@ -40,7 +40,6 @@ struct Channel {
 
 impl<D: Copy + Eq + Hash> Distributed<D> {
     /// Creates the state, in which all probabilities are 1.
-    #[must_use]
     pub fn new(law: ChannelLaw, limits: Limits) -> Self {
         Self {
             law,
@@ -49,7 +48,6 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
     }
 
     /// Returns the law of the probabilities.
-    #[must_use]
     pub fn law(&self) -> &ChannelLaw {
         &self.law
     }
@@ -107,7 +105,6 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
 
     /// Returns the probability that a call to `destination` that requests `class` runs in that
     /// class. The probability is 1 for the lowest class.
-    #[must_use]
     pub fn probability(&self, now: Instant, destination: D, class: ClassId) -> f64 {
         let channel = self.below_one.peek(now, (destination, class));
         channel.map_or(1.0, |channel| channel.probability)

@@ -197,7 +197,6 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
 
     /// Returns the probability that a call from `source` to `destination` that requests `class`
     /// runs in that class.
-    #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
     }

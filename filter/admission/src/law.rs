@@ -84,21 +84,18 @@ impl TryFrom<Settings> for ChannelLaw {
 impl ChannelLaw {
     /// Returns the lowest class, which has no target. Classes with higher ids are treated like the
     /// lowest class.
-    #[must_use]
     pub fn lowest(&self) -> ClassId {
         // The number fits, because there are at most 15 targets.
         ClassId(u8::try_from(self.windows.len()).unwrap_or(u8::MAX))
     }
 
     /// Whether calls of `class` have a target.
-    #[must_use]
     pub fn promises(&self, class: ClassId) -> bool {
         class < self.lowest()
     }
 
     /// Whether `call` took longer than the target of its class. The result is false in the lowest
     /// class.
-    #[must_use]
     pub fn missed(&self, call: &Completion) -> bool {
         let Some(target_us) = self.settings.targets_us.get(usize::from(call.class.0)) else {
             return false;
@@ -113,7 +110,6 @@ impl ChannelLaw {
 
     /// Returns the effect of `call`, completed at `now`, on its channel, whose window began at
     /// `since`.
-    #[must_use]
     pub fn change(&self, since: Instant, now: Instant, call: &Completion) -> Change {
         let Some(window) = self.windows.get(usize::from(call.class.0)) else {
             return Change::None;
@@ -129,14 +125,12 @@ impl ChannelLaw {
 
     /// Returns W, the window of a class. The result is zero for the lowest class, which has no
     /// window.
-    #[must_use]
     pub fn window(&self, class: ClassId) -> Duration {
         let window = self.windows.get(usize::from(class.0));
         window.copied().unwrap_or_default()
     }
 
     /// Returns the time in which p rises from its minimum to 1 if no call misses.
-    #[must_use]
     pub fn recovery(&self, class: ClassId) -> Duration {
         let steps = (1.0 - self.settings.min_probability) / self.settings.increase;
         let recovery = nanos(self.window(class)) as f64 * steps;
@@ -146,7 +140,6 @@ impl ChannelLaw {
 
     /// Returns the number of calls of size 1 that a window must have for the target to hold at the
     /// percentile (see the module).
-    #[must_use]
     pub fn calls_per_window(&self) -> f64 {
         let Settings {
             increase,
@@ -159,14 +152,12 @@ impl ChannelLaw {
 
     /// Returns the percentile, 0 ..= 100, at which the target holds for a sender with this number
     /// of calls of size 1 in a window.
-    #[must_use]
     pub fn percentile(&self, calls_per_window: f64) -> f64 {
         let missed = self.settings.increase / self.settings.decrease / calls_per_window;
         100.0 * (1.0 - missed.min(1.0))
     }
 
     /// Returns the minimum admit probability.
-    #[must_use]
     pub fn min_probability(&self) -> f64 {
         self.settings.min_probability
     }

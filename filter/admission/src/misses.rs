@@ -47,7 +47,6 @@ impl<D: Copy + Eq + Hash> Misses<D> {
     /// Creates the state. It allows `allowed` misses in each `period`, which is at least 1 ns. If
     /// more than [`Limits::channels`] receivers have misses in one period, the misses of further
     /// receivers aren't counted.
-    #[must_use]
     pub fn new(
         law: ChannelLaw,
         allowed: NonZeroU32,
@@ -103,7 +102,6 @@ impl<D: Copy + Eq + Hash> Misses<D> {
     }
 
     /// Returns the end of the period that contains `now`.
-    #[must_use]
     pub fn period_end(&self, now: Instant) -> Instant {
         let next = now.as_nanos() / self.period + 1;
         Instant::from_nanos(next.saturating_mul(self.period))

@@ -61,7 +61,6 @@ enum AnyMethod {
 
 impl Rules {
     /// Returns the rules of a service, or `None` if each sender decides for itself.
-    #[must_use]
     pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
         let central = config.central.as_ref()?;
         Some(Self {

@@ -31,7 +31,6 @@ pub struct Settings {
 impl Settings {
     /// Returns the paper's constants with these targets: 99.9th percentile, α = β = 0.01, least
     /// probability 0.1.
-    #[must_use]
     pub fn new(targets_us: Vec<u64>) -> Self {
         Self {
             targets_us,

@@ -86,7 +86,6 @@ pub enum Fallback {
 
 impl ServiceAdmissionConfig {
     /// Returns the settings of the law that moves the probabilities.
-    #[must_use]
     pub fn settings(&self) -> Settings {
         Settings {
             targets_us: self.targets_us.clone(),

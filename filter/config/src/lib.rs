@@ -43,7 +43,6 @@ pub struct ConfigError {
 
 impl ConfigError {
     /// Creates an error for a problem at `field`.
-    #[must_use]
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self {
             field: field.into(),

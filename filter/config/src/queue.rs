@@ -106,7 +106,6 @@ pub struct TokenCost {
 impl Discipline {
     /// Returns the flows, the quantum in µs (only with deficit round robin) and the weights of a
     /// fair queue, or `None` for other disciplines.
-    #[must_use]
     pub fn fair(&self) -> Option<(Flow, Option<u64>, &BTreeMap<String, f64>)> {
         match self {
             Self::Drr {
@@ -120,7 +119,6 @@ impl Discipline {
     }
 
     /// Returns the cost of a request in tokens, if a fair queue charges it in place of slot time.
-    #[must_use]
     pub fn token_cost(&self) -> Option<TokenCost> {
         match self {
             Self::Wfq { tokens, .. } => *tokens,

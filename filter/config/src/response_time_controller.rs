@@ -60,7 +60,6 @@ pub struct ResponseTimeControllerConfig {
 impl ResponseTimeControllerConfig {
     /// Returns SEDA's own settings: Figure 4, and §3.3 for classes. `targets_us` is the target of
     /// the 90th percentile.
-    #[must_use]
     pub fn figure_4(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
         Self {
             percentile: 90.0,
@@ -85,7 +84,6 @@ impl ResponseTimeControllerConfig {
     }
 
     /// Returns the default settings of a controller without `increase`.
-    #[must_use]
     pub fn adaptive(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
         Self {
             smoothing: 0.3,

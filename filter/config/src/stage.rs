@@ -119,27 +119,23 @@ pub struct StageConfig {
 impl StageConfig {
     /// Returns the largest number of workflows with ids of their own, or `None` for a stage without
     /// workflows.
-    #[must_use]
     pub fn max_flows(&self) -> Option<u16> {
         self.workflows.as_ref().map(|w| w.max_workflows)
     }
 
     /// Returns the moment at which the processing time of requests of `kind` ends.
-    #[must_use]
     pub fn measure_of(&self, kind: &TypeConfig) -> Measure {
         kind.measure.unwrap_or(self.measure)
     }
 
     /// Whether requests of some type hold their slots for longer than their measured processing
     /// times.
-    #[must_use]
     pub fn holds_streams(&self) -> bool {
         let starts = |kind| self.measure_of(kind) == Measure::FirstByte;
         self.release_slot == Measure::LastByte && self.types.iter().any(starts)
     }
 
     /// Whether a request header carries the quality of the response.
-    #[must_use]
     pub fn degrades(&self) -> bool {
         match &self.strategy {
             StrategyConfig::ResponseTimeController(settings) => settings.degradation.is_some(),
@@ -165,7 +161,6 @@ impl FilterConfig {
 
     /// Returns the direction of a configuration, even if other parts are invalid. A direction that
     /// can't be read counts as inbound.
-    #[must_use]
     pub fn direction_of(json: &[u8]) -> Direction {
         #[derive(Default, Deserialize)]
         struct Head {

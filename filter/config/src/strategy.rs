@@ -52,7 +52,6 @@ pub enum StrategyConfig {
 
 impl StrategyConfig {
     /// Returns the limit on utilization, if it is the strategy itself or follows Bouncer.
-    #[must_use]
     pub fn accept_fraction(&self) -> Option<&AcceptFractionConfig> {
         match self {
             Self::AcceptFraction(fraction) => Some(fraction),
@@ -72,7 +71,6 @@ impl StrategyConfig {
 
     /// Whether a strategy with the settings `other` can adopt these settings and keep its state. It
     /// can if the two differ at most in the processing units, which change with the endpoints.
-    #[must_use]
     pub fn continues(&self, other: &Self) -> bool {
         let mut known = other.clone();
         if let (Some(known), Some(own)) = (known.accept_fraction_mut(), self.accept_fraction()) {

@@ -63,14 +63,12 @@ pub struct TokenCount {
 
 impl TokensConfig {
     /// Returns the budget, in whole tokens.
-    #[must_use]
     pub fn whole_budget(&self) -> u32 {
         (self.budget as u32).clamp(1, MAX_TOKENS)
     }
 
     /// Returns the maximum number of tokens of a request, and the number of those that are its
     /// prompt. `prompt` and `output` are the values of the request's headers.
-    #[must_use]
     pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> (u32, u32) {
         let of = |count: &Option<TokenCount>, value: Option<u32>| match (count, value) {
             (None, _) => 0.0,
@@ -134,7 +132,6 @@ impl Default for ErrorsConfig {
 
 impl ErrorsConfig {
     /// Whether a response with this HTTP status is an error.
-    #[must_use]
     pub fn has_http(&self, status: u16) -> bool {
         self.http
             .iter()
@@ -142,7 +139,6 @@ impl ErrorsConfig {
     }
 
     /// Whether a response with this gRPC status is an error.
-    #[must_use]
     pub fn has_grpc(&self, status: u8) -> bool {
         self.grpc.contains(&status)
     }

@@ -16,7 +16,6 @@ const GRPC: &str = "grpc-timeout";
 
 /// Returns the deadline that the request states, as a time from now, or `None` if the request has
 /// no readable deadline.
-#[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     let stated = HEADERS.iter().filter_map(|name| stated(request, name));
     // In Envoy 0 means no limit, and in gRPC an expired deadline. The stage can't enforce either.

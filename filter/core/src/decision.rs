@@ -97,7 +97,6 @@ impl Refusal {
     }
 
     /// Returns the value for `grpc-retry-pushback-ms`, at least 1.
-    #[must_use]
     pub fn pushback_ms(&self) -> u64 {
         u64::try_from(self.retry_after.as_millis())
             .unwrap_or(u64::MAX)
@@ -155,7 +154,6 @@ pub enum Action {
 
 impl Action {
     /// Returns the caller's id for the request or the call.
-    #[must_use]
     pub fn stream(&self) -> u32 {
         match *self {
             Self::Resume { stream, .. } | Self::Refuse { stream, .. } | Self::Send { stream } => {

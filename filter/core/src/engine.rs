@@ -83,7 +83,6 @@ impl<B: Beside> Engine<B> {
     /// Creates an engine without configuration, which lets all requests through. `seed` must differ
     /// between the workers of a process. The seed identifies the worker in the list of members, and
     /// makes the worker's random decisions repeatable.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -101,7 +100,6 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Returns the behaviour beside the stages.
-    #[must_use]
     pub fn beside(&self) -> &B {
         &self.beside
     }
@@ -118,7 +116,6 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Returns the stage of `policy`.
-    #[must_use]
     pub fn stage(&self, policy: PolicyId) -> Option<&Stage> {
         Some(&self.policy(policy)?.stage)
     }
@@ -129,13 +126,11 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Returns this worker's number, or `None` before the worker has joined.
-    #[must_use]
     pub fn worker(&self) -> Option<WorkerId> {
         self.membership.as_ref().map(Membership::id)
     }
 
     /// Returns the number of requests that wait or run on this worker.
-    #[must_use]
     pub fn pending(&self) -> usize {
         let pending = |policy: &Policy| policy.stage.pending();
         self.policies.iter().map(pending).sum()
@@ -289,13 +284,11 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Whether the engine has no stages. It then lets all requests through.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty()
     }
 
     /// Returns the configuration of the policy whose stage covers `request`.
-    #[must_use]
     pub fn config_for(&self, request: &impl RequestView) -> Option<&StageConfig> {
         // Before a worker's first request no stage runs yet.
         let running = self.policies.iter().map(|r| &r.compiled);
@@ -507,13 +500,11 @@ impl<B: Beside> Engine<B> {
 
     /// Whether any stage requests a quality from its application. Then only Headgate may set the
     /// quality header.
-    #[must_use]
     pub fn degrades(&self) -> bool {
         self.degrades
     }
 
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         self.beside.holds_calls() || self.policies.iter().any(|p| p.is_busy(&self.beside))
     }
@@ -649,20 +640,17 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Returns the number of slots of this policy, configured or found automatically.
-    #[must_use]
     pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
         Some(self.policy(policy)?.stage.parallelism())
     }
 
     /// Returns the name of a request's type, or `None` if the request's policy was removed.
-    #[must_use]
     pub fn type_name(&self, ticket: Ticket) -> Option<&str> {
         Some(&self.stage(ticket.policy)?.type_of(ticket)?.name)
     }
 
     /// Returns the names of a refusal's policy and type. The text for the reason is in
     /// [`headgate_strategies::reason::Reason`].
-    #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {
         let config = self.policy(refusal.policy).map(|p| p.stage.config());
         let kind = config.and_then(|config| config.types.get(usize::from(refusal.kind.0)));

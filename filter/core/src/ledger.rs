@@ -58,7 +58,6 @@ pub struct QueueState {
 
 impl QueueState {
     /// Returns the work that one more request may add.
-    #[must_use]
     pub fn room(&self) -> u64 {
         FULL.saturating_sub(self.work).min(MAX_WORK)
     }
@@ -331,7 +330,6 @@ impl Ledger {
     }
 
     /// Returns this worker's bookings.
-    #[must_use]
     pub fn booked(&self) -> Share {
         self.booked
     }

@@ -19,7 +19,6 @@ use crate::classify::RequestView;
 pub const HEADER: &str = "x-headgate-progress";
 
 /// Returns the progress in the header of `request`, or an unknown progress without a valid header.
-#[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
     request
         .header(HEADER)
@@ -29,7 +28,6 @@ pub fn progress(request: &impl RequestView) -> Progress {
 }
 
 /// Parses the header's value. Returns `None` if the value is invalid.
-#[must_use]
 pub fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for (key, value) in members(dictionary) {
@@ -59,7 +57,6 @@ pub fn members(dictionary: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Parses a decimal of RFC 9651 as milliseconds. It must not be negative, and must have at most 12
 /// digits before the point and 3 after it.
-#[must_use]
 pub fn millis(decimal: &str) -> Option<Duration> {
     let digits = |s: &str, most| {
         (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())

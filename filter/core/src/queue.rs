@@ -68,13 +68,11 @@ pub struct Queue {
 
 impl Queue {
     /// Whether the queue has no waiter.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
     /// Returns the first waiter and its rank.
-    #[must_use]
     pub fn head(&self) -> Option<(Slot, u64)> {
         self.sorted.front().map(|w| (w.slot, w.rank))
     }

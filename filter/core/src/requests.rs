@@ -16,7 +16,6 @@ pub struct Upstream(u64);
 
 impl Upstream {
     /// Returns the host with this address.
-    #[must_use]
     pub fn at(address: &[u8]) -> Self {
         Self(rng::hash(address.iter().copied()))
     }
@@ -113,7 +112,6 @@ pub struct Request {
 
 impl Request {
     /// Creates a request that arrives at `now`.
-    #[must_use]
     pub fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
         Self {
             stream,
@@ -146,7 +144,6 @@ impl Request {
 
     /// Returns the time for which the request has had its slot at `now`. Returns `None` if the time
     /// isn't known.
-    #[must_use]
     pub fn slot_time(&self, now: Instant) -> Option<Duration> {
         let Phase::Running { dequeued } = self.phase else {
             return None;
@@ -248,7 +245,6 @@ impl Requests {
     }
 
     /// Returns the request of `ticket`, or `None` if it was taken.
-    #[must_use]
     pub fn of(&self, ticket: Ticket) -> Option<&Request> {
         self.row(ticket)?.request.as_ref()
     }
@@ -268,13 +264,11 @@ impl Requests {
     }
 
     /// Returns the number of requests.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len() - self.free.len()
     }
 
     /// Whether the table has no request.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

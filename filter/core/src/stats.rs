@@ -141,19 +141,16 @@ const STAGE_COUNTERS: [&str; 6] = [
 ];
 
 /// Returns the name in stats of an objective for the time per output token: `tpot_p90`.
-#[must_use]
 pub fn tpot_name(percentile: f64) -> String {
     format!("tpot_{}", percentile_name(percentile))
 }
 
 /// Returns the prefix of a stage's stat names.
-#[must_use]
 pub fn prefix(policy: &str) -> String {
     format!("headgate.policy.{}", policy_name(policy))
 }
 
 /// Returns the name of a policy, `namespace/name`, as it is in stats, where dots separate parts.
-#[must_use]
 pub fn policy_name(policy: &str) -> String {
     policy.replace('.', "_")
 }

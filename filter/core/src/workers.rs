@@ -130,27 +130,23 @@ impl Membership {
     }
 
     /// Returns this VM's number.
-    #[must_use]
     pub fn id(&self) -> WorkerId {
         self.id
     }
 
     /// Returns the number of times that this VM has joined. If the count has grown since a ledger
     /// was created, this VM has a new number, and the ledger's bookings are under the old one.
-    #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
     }
 
     /// Returns the numbers of the other VMs, as of the last tick.
-    #[must_use]
     pub fn others(&self) -> &[WorkerId] {
         &self.others
     }
 
     /// Returns the number of worker numbers that were ever given out in this process. These are the
     /// numbers from 0 up to but excluding the result.
-    #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
     }
@@ -170,7 +166,6 @@ impl Membership {
 
     /// Whether this VM's lease may have expired. Nothing may then be booked under its number before
     /// the next [`Membership::tick`]. This check makes no host call.
-    #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
         now.since(self.renewed) > LEASE / 2
     }

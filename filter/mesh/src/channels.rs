@@ -83,7 +83,6 @@ impl SharedChannels {
     }
 
     /// Returns the law of the probabilities.
-    #[must_use]
     pub(crate) fn law(&self) -> &ChannelLaw {
         &self.law
     }

@@ -212,7 +212,6 @@ pub(crate) fn origin(
 /// Returns the workflow name of `request`, which is of type `kind`, and the index of the source of
 /// the name, for `headgate explain`. Returns `None` if no source gives a name. The request then
 /// belongs to the workflow [`OTHER`]. Senders are assumed to be trusted peers.
-#[must_use]
 pub fn named(
     config: &WorkflowsConfig,
     request: &impl RequestView,
@@ -294,7 +293,6 @@ pub struct Calling {
 impl Calling {
     /// Whether the proxy delays calls to the called service. The application then needn't delay its
     /// calls.
-    #[must_use]
     pub fn is_delayed(&self) -> bool {
         self.smoothed.is_some_and(|smoothed| smoothed.enforced)
     }
@@ -319,7 +317,6 @@ pub struct Reply<'a> {
 /// Whether Headgate's headers of a request are trusted. On `Some(false)`, the headers are hidden
 /// from all rules and from the application. On `Some(true)`, the proxy reads the headers and
 /// removes them before the application sees the request. On `None`, the headers stay unchanged.
-#[must_use]
 pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
     let StageConfig {
         workflows,
@@ -337,7 +334,6 @@ pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
 /// Returns the request's queue wait and slot time so far, for the process that sent the request.
 /// Returns `None` without class admission, or if the times aren't known. Call this function when
 /// the response begins.
-#[must_use]
 pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
     let stage = engine.stage(ticket.policy)?;
     let admission = stage.config().class_admission.as_ref();
@@ -356,14 +352,12 @@ pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
 /// Returns the token of a request, or `None` if the request has no workflow. The application copies
 /// the token to its calls. Call this function when the request goes to the backend, at
 /// [`headgate_core::decision::Decision::Forward`] or [`Action::Resume`].
-#[must_use]
 pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
     let workflows = engine.beside().workflows(ticket.policy)?;
     workflows.token(&engine.stage(ticket.policy)?.requests, ticket)
 }
 
 /// Whether the request has a workflow.
-#[must_use]
 pub fn has_workflow(engine: &Engine, ticket: Ticket) -> bool {
     let workflows = engine.beside().workflows(ticket.policy);
     workflows.is_some_and(|workflows| {
@@ -445,7 +439,6 @@ pub fn call(
 
 impl Mesh {
     /// Returns the rule for reading the use of the second resource from a response.
-    #[must_use]
     pub fn resource_report(&self, ticket: Ticket) -> Option<&ResourceReport> {
         match &self.workflows(ticket.policy)?.config().sharing {
             SharingConfig::DominantResource { resource, .. } => Some(&resource.report),
@@ -484,19 +477,16 @@ impl Mesh {
 
     /// Whether the proxy is a gateway. A gateway has no application that makes calls. Each
     /// forwarded request is itself a call ([`call`] with the request's own [`token`]).
-    #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.gateway
     }
 
     /// Whether an outbound listener was configured.
-    #[must_use]
     pub fn has_outbound(&self) -> bool {
         self.outbound.is_some()
     }
 
     /// Whether calls may be downgraded.
-    #[must_use]
     pub fn admits_calls(&self) -> bool {
         self.outbound
             .as_ref()
@@ -504,7 +494,6 @@ impl Mesh {
     }
 
     /// Whether an answer is trusted only if it comes from a configured peer.
-    #[must_use]
     pub fn asks_who_answers(&self) -> bool {
         let outbound = self.outbound.as_ref();
         outbound.is_some_and(|o| !o.config.peers.is_empty())
@@ -656,7 +645,6 @@ impl Mesh {
 
     /// Returns the class that a call requested, for the application. Returns `None` if the call ran
     /// in that class.
-    #[must_use]
     pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
         let outbound = self.outbound.as_ref();
         let outbound = outbound.filter(|o| o.generation == calling.generation)?;

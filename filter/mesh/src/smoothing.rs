@@ -41,7 +41,6 @@ impl Smoothing {
 
     /// Returns the relative reduction of the rate of clients' requests at this `rejection_rate`
     /// (Eq. 3). Without smoothing, the mean time between two requests of a client is `between`.
-    #[must_use]
     pub fn reduction(&self, rejection_rate: f64, between: Duration) -> f64 {
         let mean = (self.least + self.most).as_secs_f64() / 2.0;
         let later = rejection_rate.clamp(0.0, 1.0) * mean;

@@ -44,7 +44,6 @@ pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
 
 /// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded. Returns
 /// `None` if the baggage is invalid or has no such member.
-#[must_use]
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
         return None;

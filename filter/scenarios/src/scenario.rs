@@ -176,19 +176,16 @@ pub fn by_name(name: &str) -> Result<Option<Scenario>, ScenarioError> {
 
 impl Scenario {
     /// Returns the scenario's name on the command line.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the title in one line, with the paper and the caption.
-    #[must_use]
     pub fn title(&self) -> &str {
         &self.title
     }
 
     /// Returns the size at which all judged results are as expected.
-    #[must_use]
     pub fn check_size(&self) -> Size {
         Size {
             requests: self.check.requests,

@@ -36,7 +36,6 @@ impl TypeOutcome {
     }
 
     /// Returns the response time at quantile `q`, ms; `None` if no request was served.
-    #[must_use]
     pub fn response_time_ms(&self, q: f64) -> Option<f64> {
         let served = !self.response_times.is_empty();
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
@@ -44,7 +43,6 @@ impl TypeOutcome {
 
     /// Returns the number of requests served within `limit_us`, µs. For `None`, returns the number
     /// of all served requests.
-    #[must_use]
     pub fn within(&self, limit_us: Option<u64>) -> u64 {
         match limit_us {
             Some(limit) => self.response_times.count_between(0, limit),
@@ -53,7 +51,6 @@ impl TypeOutcome {
     }
 
     /// Returns the percentage of offered requests that were refused.
-    #[must_use]
     pub fn rejected_pct(&self) -> f64 {
         match self.offered {
             0 => 0.0,
@@ -77,14 +74,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the rate of arrivals after the warm-up, requests per second.
-    #[must_use]
     pub fn per_second(&self) -> f64 {
         let offered: u64 = self.types.iter().map(|kind| kind.offered).sum();
         offered as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
     /// Returns the results of all types together; `None` if there are no types.
-    #[must_use]
     pub fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();
         let mut all = types.next()?.clone();
@@ -99,7 +94,6 @@ impl Outcome {
 }
 
 /// Returns the mean; `None` if there are no values.
-#[must_use]
 pub fn mean(values: impl IntoIterator<Item: Borrow<f64>>) -> Option<f64> {
     let values = values.into_iter();
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, n), v| {

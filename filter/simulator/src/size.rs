@@ -20,7 +20,6 @@ pub struct Size {
 
 impl Size {
     /// Returns the seed of the first run.
-    #[must_use]
     pub fn first_seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }

@@ -39,7 +39,6 @@ pub struct Request {
 
 impl Request {
     /// Returns a first attempt without class, cost or deadline.
-    #[must_use]
     pub fn new(at: u64, kind: usize, processing: u64) -> Self {
         Self {
             at,

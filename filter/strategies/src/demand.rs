@@ -73,7 +73,6 @@ pub struct Demand {
 impl Demand {
     /// Creates a window of `duration` in steps of `step`. A `step` of zero counts as 1 ns. A
     /// `duration` shorter than a step counts as one step.
-    #[must_use]
     pub fn new(duration: Duration, step: Duration) -> Self {
         let step_nanos = nanos(step).max(1);
         // The configuration allows at most 10,000 steps.
@@ -156,7 +155,6 @@ impl Demand {
 
     /// Returns `pt_mavg`, the mean processing time in the window, or `None` if no request was
     /// completed.
-    #[must_use]
     pub fn mean_processing(&self) -> Option<Duration> {
         let micros = self.sum.processing_us.checked_div(self.sum.completed)?;
         Some(Duration::from_micros(micros))

@@ -56,13 +56,11 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     /// Returns the number of recorded values.
-    #[must_use]
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Whether nothing was recorded.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -112,7 +110,6 @@ impl Histogram {
     }
 
     /// Returns the mean, or `None` if nothing was recorded.
-    #[must_use]
     pub(crate) fn mean(&self) -> Option<Duration> {
         self.sum_nanos
             .checked_div(self.count)
@@ -121,7 +118,6 @@ impl Histogram {
 
     /// Returns the smallest value that at least `percentile` percent of the values don't exceed
     /// (nearest rank), or `None` if nothing was recorded.
-    #[must_use]
     pub(crate) fn quantile(&self, percentile: f64) -> Option<Duration> {
         let rank = rank(percentile, self.count);
         let mut seen = 0;
@@ -137,7 +133,6 @@ impl Histogram {
     /// Returns the mean remaining part of a value at a random moment within it, which is E\[x²\] /
     /// (2 E\[x\]). For service times, this is the mean residual service time of a busy server.
     /// Returns zero if nothing was recorded.
-    #[must_use]
     pub(crate) fn mean_residual(&self) -> Duration {
         let (mut first, mut second) = (0.0, 0.0);
         for &(bucket, n) in &self.buckets {

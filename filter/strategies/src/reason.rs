@@ -165,7 +165,6 @@ impl fmt::Display for Reason {
 
 /// Returns an objective's name in stats, headers and response code details: `p50`, or `p99_9` for
 /// 99.9.
-#[must_use]
 pub fn percentile_name(percentile: f64) -> String {
     format!("p{percentile}").replace('.', "_")
 }

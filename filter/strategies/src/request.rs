@@ -44,7 +44,6 @@ pub struct Attributes {
 
 impl Attributes {
     /// Returns the attributes of a request of which only the type is known.
-    #[must_use]
     pub const fn of(kind: TypeId) -> Self {
         Self {
             kind,
@@ -117,7 +116,6 @@ pub struct Served {
 
 impl Served {
     /// Returns the sum of queue wait and processing time.
-    #[must_use]
     pub fn response_time(&self) -> Duration {
         self.queue_wait + self.processing
     }

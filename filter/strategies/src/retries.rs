@@ -31,7 +31,6 @@ pub struct FirstAttempts {
 
 impl FirstAttempts {
     /// Creates the state for this number of types.
-    #[must_use]
     pub fn new(types: usize) -> Self {
         Self {
             refused: vec![None; types],
@@ -48,7 +47,6 @@ impl FirstAttempts {
     }
 
     /// Whether `request` is a retry, and a first attempt of its type was refused recently.
-    #[must_use]
     pub fn precede(&self, request: &Attributes, now: Instant) -> bool {
         let refused = self.refused.get(usize::from(request.kind.0));
         request.is_retry && refused.is_some_and(|at| at.is_some_and(|at| now.since(at) < MEMORY))

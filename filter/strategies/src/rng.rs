@@ -20,7 +20,6 @@ pub struct Rng {
 
 impl Rng {
     /// Creates a generator whose numbers depend only on `seed`.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }

@@ -109,7 +109,6 @@ pub struct ServiceTimes {
 
 impl ServiceTimes {
     /// Creates the processing times of a stage.
-    #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let settings = Settings::from_config(config);
         let mut slots = settings.clone();
@@ -131,7 +130,6 @@ impl ServiceTimes {
     }
 
     /// Creates processing times without estimates until the first [`ServiceTimes::sync`].
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         let default = settings
             .types
@@ -196,7 +194,6 @@ impl ServiceTimes {
     }
 
     /// Returns the estimate for decisions on a request of `kind`. Unknown types count as `default`.
-    #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
         let request = Attributes::of(kind);
@@ -216,7 +213,6 @@ impl ServiceTimes {
     /// Returns the estimate for decisions on `request`. It depends on the request's size if the
     /// type's cost depends on the size and enough requests of such sizes were measured. Otherwise
     /// it is the type's estimate.
-    #[must_use]
     pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
         let Some((unit, ratios)) = self.by_size(request) else {
             return self.estimate(request.kind);
@@ -242,7 +238,6 @@ impl ServiceTimes {
     }
 
     /// Whether the cost of `kind` depends on the size of its requests.
-    #[must_use]
     pub fn has_cost(&self, kind: TypeId) -> bool {
         self.costs.as_ref().is_some_and(|costs| costs.has(kind))
     }
@@ -269,7 +264,6 @@ impl ServiceTimes {
     }
 
     /// Returns the objectives of `kind`, ascending by percentile.
-    #[must_use]
     #[inline]
     pub fn objectives(&self, kind: TypeId) -> &[Objective] {
         &self.rows[self.index(kind)].objectives
@@ -278,7 +272,6 @@ impl ServiceTimes {
     /// Returns the mean time for which a request of `kind` holds a slot (`pt_mean` of Eq. 2). It
     /// comes from the type's own histogram or the general one. Returns `None` when neither has
     /// enough samples yet.
-    #[must_use]
     #[inline]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
         let estimate = self.estimate(kind);
@@ -287,7 +280,6 @@ impl ServiceTimes {
 
     /// Returns the mean time for which `request` holds a slot, estimated from its size if the
     /// estimate is known. Otherwise returns [`ServiceTimes::mean`] of its type.
-    #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);
         (estimate.source != Source::None).then_some(estimate.mean)
@@ -295,7 +287,6 @@ impl ServiceTimes {
 
     /// Returns the mean processing time of requests like `request`, from samples of their own type
     /// only and without regard to slot times. Returns `None` when there are too few samples.
-    #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
         let own = &self.rows[self.index(request.kind)];
         let of_type = || own.is_ready().then_some(own.mean).or(own.preliminary);
@@ -304,7 +295,6 @@ impl ServiceTimes {
 
     /// Returns the mean processing time of requests of the size of `request`, or `None` if it is
     /// not known.
-    #[must_use]
     pub fn mean_by_size(&self, request: &Attributes) -> Option<Duration> {
         let (unit, ratios) = self.by_size(request)?;
         Some(ratios.mean.mul_f64(unit))
@@ -312,7 +302,6 @@ impl ServiceTimes {
 
     /// Returns the mean time for which a slot is held, over all types. Returns `None` when there
     /// are too few samples.
-    #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {
         let general = self.held();
         general.is_ready().then_some(general.mean)
@@ -320,7 +309,6 @@ impl ServiceTimes {
 
     /// Returns the processing time that nine in ten requests like `request` exceed. Returns zero
     /// while their type has no histogram.
-    #[must_use]
     pub fn at_least(&self, request: &Attributes) -> Duration {
         match self.by_size(request) {
             Some((unit, ratios)) => ratios.at_least.mul_f64(unit),
@@ -330,7 +318,6 @@ impl ServiceTimes {
 
     /// Returns the mean residual time of a busy slot, over all types: E\[pt²\] / (2 E\[pt\]).
     /// Returns zero when there are too few samples.
-    #[must_use]
     pub fn mean_residual(&self) -> Duration {
         self.held().mean_residual
     }

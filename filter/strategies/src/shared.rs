@@ -100,14 +100,12 @@ impl Counter {
     }
 
     /// Returns the part of this worker's count that is not published yet.
-    #[must_use]
     pub fn fresh(&self) -> u64 {
         self.fresh
     }
 
     /// Returns the sum of all workers' counts when the sum was last read, plus this worker's
     /// additions since.
-    #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen
     }

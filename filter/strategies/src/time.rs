@@ -15,7 +15,6 @@ pub struct Instant(u64);
 
 impl Instant {
     /// Returns the instant `nanos` nanoseconds after the epoch.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -56,13 +55,11 @@ impl Sub<Duration> for Instant {
 }
 
 /// Returns `span` in nanoseconds. The result saturates after 584 years.
-#[must_use]
 pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns `span` in whole microseconds. The result saturates after 584,000 years.
-#[must_use]
 pub fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -60,7 +60,6 @@ pub struct Window {
 impl Window {
     /// Creates a window of `duration` in steps of `step` for `types` types. An argument of zero
     /// counts as one type, or as 1 ns.
-    #[must_use]
     pub fn new(types: usize, duration: Duration, step: Duration) -> Self {
         let types = types.clamp(1, 1 << 16);
         let duration = nanos(duration).max(1);
@@ -76,7 +75,6 @@ impl Window {
     }
 
     /// Returns AR = aqc / rqc of a type, 0..=1, or `None` without requests in the window.
-    #[must_use]
     pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
         let Counts { received, accepted } = *self.sums.get(kind.0 as usize)?;
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
@@ -84,7 +82,6 @@ impl Window {
 
     /// Returns the unweighted mean of AR over all types with requests in the window, or `None` if
     /// no type has requests.
-    #[must_use]
     pub fn average_acceptance_ratio(&self) -> Option<f64> {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
     }

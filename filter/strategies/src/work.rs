@@ -31,7 +31,6 @@ pub enum Work {
 
 impl Work {
     /// Returns the source of n_i. Only backlog control uses other units than time.
-    #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         match &config.strategy {
             StrategyConfig::BacklogControl(control) => match &control.cost {
@@ -45,7 +44,6 @@ impl Work {
 
     /// Returns n_i, at most [`MAX_WORK`]. A time is 0 before anything was measured, and a cost is
     /// at least 1.
-    #[must_use]
     pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
         let work = match self {
             Self::Time => {
@@ -63,13 +61,11 @@ impl Work {
 
 /// Returns the cost in the value of a header, a whole number of at least 1, or `None` for any other
 /// value.
-#[must_use]
 pub fn cost(value: &[u8]) -> Option<u32> {
     size(value).filter(|cost| *cost > 0)
 }
 
 /// Returns the size in the value of a header, a whole number, or `None` for any other value.
-#[must_use]
 pub fn size(value: &[u8]) -> Option<u32> {
     let digits = value.trim_ascii();
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {

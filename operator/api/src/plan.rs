@@ -84,7 +84,6 @@ impl Plan {
     /// Returns the outbound configuration for a proxy of `namespace` with the inbound configuration
     /// `config`: that of the policy whose workflows are in force, or of the first policy with class
     /// admission for calls, preferably of the proxy's own namespace. `None` without such a policy.
-    #[must_use]
     pub fn outbound_of(
         &self,
         config: &FilterConfig,
@@ -100,7 +99,6 @@ impl Plan {
 }
 
 /// Returns the namespace of `policy`, which is `namespace/name`.
-#[must_use]
 pub fn namespace_of(policy: &str) -> &str {
     let name = policy.split_once('/');
     name.map_or("", |(namespace, _)| namespace)
@@ -117,7 +115,6 @@ pub struct ProxySelector {
 
 impl ProxySelector {
     /// Whether the selector selects Pods of `namespace` with `labels`.
-    #[must_use]
     pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         !self.labels.is_empty()
             && self.namespace == namespace
@@ -172,7 +169,6 @@ impl PolicyState {
     /// Returns the state of a policy with these targets. The outcome of the policy at its targets
     /// is left empty. `enforced` is the version in force: the last good version if this version
     /// isn't accepted.
-    #[must_use]
     pub fn new(
         (name, source): (String, String),
         generation: i64,
@@ -200,7 +196,6 @@ impl PolicyState {
 
     /// Returns remarks about an accepted policy, at `target` or at all of its targets, in one line;
     /// `None` without remarks.
-    #[must_use]
     pub fn remarks(&self, target: Option<&TargetRef>) -> Option<String> {
         let lost = (self.without_workflows.iter())
             .filter(|c| target.is_none_or(|t| *t == c.target))

@@ -96,7 +96,6 @@ impl Portion {
     }
 
     /// Returns the stage with this portion of the quantities of `whole`.
-    #[must_use]
     pub fn of(&self, whole: &StageConfig) -> StageConfig {
         let mut stage = StageConfig {
             parallelism: self.parallelism,

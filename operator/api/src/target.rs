@@ -154,7 +154,6 @@ impl FromStr for TargetRef {
 
 impl TargetRef {
     /// Returns a target without a listener.
-    #[must_use]
     pub fn new(kind: TargetKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             kind,
@@ -165,14 +164,12 @@ impl TargetRef {
     }
 
     /// Returns the target of the Pods of `namespace` that have all of `labels`.
-    #[must_use]
     pub fn pods(namespace: impl Into<String>, labels: &BTreeMap<String, String>) -> Self {
         let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
         Self::new(TargetKind::Pod, namespace, pairs.join(","))
     }
 
     /// Returns the labels of a target of Pods; `None` for a named object.
-    #[must_use]
     pub fn labels(&self) -> Option<BTreeMap<String, String>> {
         (self.kind == TargetKind::Pod)
             .then(|| parse_labels(&self.name))

@@ -116,7 +116,6 @@ enum Command {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     let output = match name::parse(std::env::args_os()).command {
         Command::Validate(args) => validate::run(&args),

@@ -83,7 +83,6 @@ pub struct Cluster {
 impl ClusterArgs {
     /// Whether a cluster is configured: by an argument, by a kubeconfig at the default path, or
     /// because this process runs in a Pod.
-    #[must_use]
     pub fn is_configured(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -123,13 +122,11 @@ pub async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
 
 impl Cluster {
     /// Returns the client of the cluster's API server.
-    #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// Returns the API of the policies of one namespace, or of all.
-    #[must_use]
     pub fn policies_api(&self, namespace: Option<&str>) -> Api<Readable<PolicyResource>> {
         api(&self.client, namespace.unwrap_or_default())
     }
@@ -335,7 +332,6 @@ pub async fn answered<T>(answer: impl Future<Output = kube::Result<T>>) -> anyho
 }
 
 /// Returns an error with the reason why policies can't be listed, in one line.
-#[must_use]
 pub fn no_policies(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => anyhow!(
@@ -348,7 +344,6 @@ pub fn no_policies(error: &kube::Error) -> anyhow::Error {
 
 /// Returns an error with the API server's refusal, or the reason why it doesn't answer, in one
 /// line.
-#[must_use]
 pub fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),

@@ -19,13 +19,11 @@ pub struct Output {
 
 impl Output {
     /// Returns the output of a success.
-    #[must_use]
     pub fn ok(text: String) -> Self {
         Self::new(text, true)
     }
 
     /// Returns an output without notes.
-    #[must_use]
     pub fn new(text: String, ok: bool) -> Self {
         Self {
             text,

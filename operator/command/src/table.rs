@@ -4,7 +4,6 @@
 /// Returns `text` on one line. The text may come from proxies and their clients. So control
 /// characters are replaced, because they could move the cursor or overwrite other parts of the
 /// terminal.
-#[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {
         '\n' | '\r' | '\t' => ' ',
@@ -15,7 +14,6 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Returns the first `most` names, and the number of the others: `a, b +2`.
-#[must_use]
 pub fn first(names: &[impl ToString], most: usize) -> String {
     let (shown, others) = names.split_at(names.len().min(most));
     let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
@@ -33,7 +31,6 @@ pub struct Table<const N: usize> {
 
 impl<const N: usize> Table<N> {
     /// Returns a table with these column heads and no rows.
-    #[must_use]
     pub fn new(head: [&str; N]) -> Self {
         Self {
             rows: vec![head.map(str::to_owned)],
@@ -46,7 +43,6 @@ impl<const N: usize> Table<N> {
     }
 
     /// Returns the table's text, or `empty` if it has no rows.
-    #[must_use]
     pub fn or(&self, empty: &str) -> String {
         if self.rows.len() == 1 {
             return empty.to_owned();

@@ -110,7 +110,6 @@ impl Admin {
     /// Returns the admin state of an xDS server that starts later. Until then, `/readyz` fails and
     /// names what is `missing`. It fails again once `shutdown` holds `true`, so that new proxies
     /// connect to other replicas. `instance` names this process among its replicas.
-    #[must_use]
     pub fn starting(
         view: watch::Receiver<Option<View>>,
         missing: watch::Receiver<String>,

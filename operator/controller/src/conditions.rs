@@ -23,7 +23,6 @@ pub struct Condition {
 
 impl Condition {
     /// Returns a condition.
-    #[must_use]
     pub fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -67,7 +66,6 @@ impl Type {
 pub type Conditions = BTreeMap<Type, Condition>;
 
 /// Whether a condition is present and true.
-#[must_use]
 pub fn is_true(conditions: &Conditions, of: Type) -> bool {
     conditions.get(&of).is_some_and(|c| c.status)
 }
@@ -87,7 +85,6 @@ pub(crate) fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Condit
 /// The reasons are `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't
 /// answered), `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), and
 /// `NoProxies` (none is connected).
-#[must_use]
 pub fn programmed(tally: &Tally) -> Condition {
     let Tally { running, total, .. } = *tally;
     let share = format!("{running} of {total} proxies run it");
@@ -115,7 +112,6 @@ pub fn programmed(tally: &Tally) -> Condition {
 /// Returns the conditions of a policy at `target`. `target` is `None` for a policy without a
 /// readable target. `delivered` is the outcome of the policy's deliveries, if objects deliver the
 /// policy.
-#[must_use]
 pub fn at(
     state: &PolicyState,
     target: Option<&TargetRef>,
@@ -215,7 +211,6 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
 /// at all targets. Otherwise its reason and message are those of the first target at which it is
 /// false. If there are several targets, the message names this target. `Programmed` leaves out
 /// overridden targets, unless all are overridden. A condition that some target lacks is left out.
-#[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
     let is_overridden = |c: &Conditions| is_true(c, Type::Overridden);
     let all_are = of_targets.iter().all(|(_, c)| is_overridden(c));

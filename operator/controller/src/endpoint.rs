@@ -21,7 +21,6 @@ pub struct Endpoint {
 impl Endpoint {
     /// Returns the endpoint in the form that Envoy accepts on this machine. An Envoy on a machine
     /// without IPv6 refuses a configuration with any IPv6 address.
-    #[must_use]
     pub fn on_this_machine(&self) -> Self {
         match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)) {
             Ok(_) => self.clone(),

@@ -44,7 +44,6 @@ pub const LIMITS: HttpLimits = HttpLimits {
 };
 
 /// Returns the path of a module.
-#[must_use]
 pub fn path(module: &Module) -> String {
     format!("{PREFIX}{}.{}", module.sha256, module.kind().extension())
 }

@@ -150,7 +150,6 @@ impl Report {
     /// conditions of a policy as written on the API server, which cover the proxies of all replicas
     /// and the delivered objects. Without it, this process is the only replica, and the conditions
     /// come from its own proxies.
-    #[must_use]
     pub fn new(
         snapshot: &Snapshot,
         registry: &Registry,
@@ -186,7 +185,6 @@ pub struct Share {
 
 /// Returns the counts of the proxies of `policy`. A proxy with several streams, one for each slot,
 /// counts once, and runs the policy when all its streams do.
-#[must_use]
 pub fn share<'a>(policy: &str, streams: impl IntoIterator<Item = &'a ProxyReport>) -> Share {
     let mut proxies: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for stream in streams {

@@ -20,7 +20,6 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     /// Returns the key of an object.
-    #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -102,7 +101,6 @@ pub struct PolicyObject {
 impl PolicyObject {
     /// Returns the effective version, which is the present one if it is valid, else the last valid
     /// one.
-    #[must_use]
     pub fn effective(&self) -> Option<&ValidPolicy> {
         self.checked.as_ref().ok().or(self.last_good.as_ref())
     }

@@ -37,7 +37,6 @@ const MAX_PLAIN: usize = 200;
 
 /// Returns the files for the proxies of `target`, by name. `module` is the path of the filter
 /// module in the proxies. `calls` is the configuration of their outbound slot, if any.
-#[must_use]
 pub fn files(
     target: &TargetRef,
     workload: &Workload,
@@ -76,7 +75,6 @@ pub fn set_module(data: &mut Value, module: &str) {
 }
 
 /// Returns the ConfigMap of `target`, with these [`files`].
-#[must_use]
 pub fn object(
     target: &TargetRef,
     workload: &Workload,
@@ -93,7 +91,6 @@ pub fn object(
 
 /// Returns the observed ConfigMap `value` without policies. `None` if it names no target whose
 /// ConfigMap it is.
-#[must_use]
 pub fn without_policies(
     key: &ObjectKey,
     value: &Value,
@@ -113,7 +110,6 @@ pub fn without_policies(
 /// Returns a name that users can mount, such as `headgate-service-search`. A target whose name is
 /// too long, or that has no name, such as Pods, gets a name such as
 /// `headgate-pod.app-search-1a2b3c4d`. The dot distinguishes such names from the others.
-#[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();
     let plain = target.section.is_none()
@@ -130,7 +126,6 @@ pub fn config_map_name(target: &TargetRef) -> String {
 }
 
 /// Whether [`config_map_name`] may return this name.
-#[must_use]
 pub fn may_be_delivered(name: &str) -> bool {
     let is_of = |rest: &str, kind: TargetKind| {
         let rest = rest.strip_prefix(&kind.as_str().to_ascii_lowercase());
@@ -141,7 +136,6 @@ pub fn may_be_delivered(name: &str) -> bool {
 }
 
 /// Returns the namespace and name of each mounted ConfigMap that Headgate may have delivered.
-#[must_use]
 pub fn mounted(cluster: &Cluster) -> BTreeSet<(&str, &str)> {
     let mounts = cluster.pods.iter().flat_map(|(key, pod)| {
         let names = pod.config_maps.iter();

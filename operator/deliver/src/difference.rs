@@ -6,7 +6,6 @@ use crate::object::{CONTENT_ANNOTATION, Object};
 
 /// Whether `observed` needs no write, because the last apply had the same content and no applied
 /// field has changed since. Fields that other managers added are ignored.
-#[must_use]
 pub fn unchanged(wanted: &Object, observed: &Value) -> bool {
     let applied = observed["metadata"]["annotations"][CONTENT_ANNOTATION].as_str();
     applied == Some(wanted.content()) && is_within(&wanted.value, observed)

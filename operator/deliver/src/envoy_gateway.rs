@@ -39,7 +39,6 @@ pub const URL: &str = "/spec/wasm/0/code/http/url";
 const MAX_ROUTES: usize = 16;
 
 /// Returns the extension policy for `workload`, the proxies of `gateway`.
-#[must_use]
 pub fn object(
     workload: &Workload,
     gateway: &ObjectKey,
@@ -123,7 +122,6 @@ fn routes<'a>(
 /// configuration, with the module fetched and its SHA-256 verified. It doesn't report whether each
 /// Envoy accepted it. The condition `Overridden` names routes with an extension policy of another
 /// owner. This condition isn't a failure, because the object still applies to the other routes.
-#[must_use]
 pub fn state(observed: &Value) -> ObjectState {
     let generation = observed["metadata"]["generation"].as_i64();
     let ancestors = observed["status"]["ancestors"].as_array();
@@ -157,7 +155,6 @@ pub fn state(observed: &Value) -> ObjectState {
 }
 
 /// Whether Envoy Gateway reports that it couldn't fetch the object's module.
-#[must_use]
 pub fn lacks_module(observed: &Value) -> bool {
     matches!(state(observed), ObjectState::Failed(why) if why.contains(UNFETCHED))
 }

@@ -16,7 +16,6 @@ pub struct Installed {
 
 impl Installed {
     /// Whether the adapter's kind is served.
-    #[must_use]
     pub fn has(&self, adapter: Adapter) -> bool {
         self.served.contains(&adapter)
     }

@@ -39,7 +39,6 @@ const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 ///
 /// The presence of the CRD doesn't suffice. CRDs are upgraded before istiod, and two revisions of
 /// istiod may run for weeks, each with its own proxies.
-#[must_use]
 pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
     let mut pods = cluster
         .pods
@@ -61,13 +60,11 @@ fn is_older_istiod(pod: &Pod) -> bool {
 
 /// Whether an istiod with this version label doesn't read `TrafficExtension`. Istio's charts that
 /// set no version label are older.
-#[must_use]
 pub fn is_older(version: Option<&str>) -> bool {
     version.is_none_or(|version| is_before(version, EXTENSIONS_SINCE))
 }
 
 /// Whether `version` is older than `since`, a major and minor version.
-#[must_use]
 pub fn is_before(version: &str, since: (u32, u32)) -> bool {
     // A version looks like 1.29.2, v1.9.0 or 1.31-alpha.4f5c. A version without numbers is a recent
     // custom build.
@@ -78,7 +75,6 @@ pub fn is_before(version: &str, since: (u32, u32)) -> bool {
 }
 
 /// Returns the plugin of this kind for `workload`.
-#[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: Adapter) -> Object {
     let pods = |mode: &str| {
         json!({

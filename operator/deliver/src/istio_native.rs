@@ -25,7 +25,6 @@ use headgate_xds::resource::ecds_json;
 const PRIORITY: i32 = 1000;
 
 /// Returns the `EnvoyFilter` for `workload`.
-#[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     let context = match &workload.kind {
         ProxyKind::Gateway(_) => "GATEWAY",

@@ -81,7 +81,6 @@ pub struct ModuleRef {
 
 impl ModuleRef {
     /// Returns a reference to the module with this SHA-256 (64 hex digits) at this operator's URL.
-    #[must_use]
     pub fn new(settings: &Settings, sha256: &str) -> Self {
         Self {
             url: format!("{}/modules/{sha256}.wasm", settings.modules_url),
@@ -93,7 +92,6 @@ impl ModuleRef {
 impl Object {
     /// Returns an object of `adapter` for `workload`, with `content` (`spec` or `data`) in addition
     /// to its metadata.
-    #[must_use]
     pub fn new(
         adapter: Adapter,
         key: ObjectKey,
@@ -143,7 +141,6 @@ impl Object {
     /// Returns the wanted object that keeps the observed object `value`. It has the fields that
     /// Headgate wrote, with `module` in place of the module whose URL they have. The module of
     /// another version may no longer be served.
-    #[must_use]
     pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
         let mut spec = value["spec"].clone();
         let module = rename_module(&mut spec, module).then(|| module.clone());
@@ -181,14 +178,12 @@ impl Object {
     }
 
     /// Returns the size of the object as JSON, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.value.to_string().len()
     }
 
     /// Returns the error for an object that is too large for the API server. The error is one line
     /// with the size, the limit and the remedy. `None` for other objects.
-    #[must_use]
     pub fn too_large(&self) -> Option<String> {
         let bytes = self.bytes();
         (bytes > MAX_BYTES).then(|| {
@@ -200,7 +195,6 @@ impl Object {
     }
 
     /// Returns a hash of the applied content.
-    #[must_use]
     pub fn content(&self) -> &str {
         self.value["metadata"]["annotations"][CONTENT_ANNOTATION]
             .as_str()
@@ -297,7 +291,6 @@ fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value>
 
 /// Returns `headgate-<readable>-<8 digits>`, at most 48 characters. The digits are from a hash of
 /// `identity`, so equal identities have equal names.
-#[must_use]
 pub fn name(readable: &str, identity: &str) -> String {
     let readable = dns(readable, MAX_NAME);
     let digits = &hash(identity.as_bytes())[..8];
@@ -309,7 +302,6 @@ pub fn name(readable: &str, identity: &str) -> String {
 
 /// Converts `text` to a part of a DNS label. The part has at most `max` lower-case letters, digits
 /// and inner hyphens.
-#[must_use]
 pub fn dns(text: &str, max: usize) -> String {
     let allowed = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9') => c,

@@ -33,7 +33,6 @@ pub enum Source {
 impl Source {
     /// Returns the resources to watch with these settings. Other resources aren't watched, so no
     /// rights to them are needed.
-    #[must_use]
     pub fn needed(settings: &Settings) -> Vec<Self> {
         // Both of Istio's kinds are watched, so that objects of the old kind are deleted once their
         // successors exist.
@@ -50,7 +49,6 @@ impl Source {
     }
 
     /// Returns the adapters whose delivery is off. Objects of an earlier delivery may remain.
-    #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
         let is_off =
             |adapter: &Adapter| *adapter != Adapter::ConfigMap && !settings.delivers(*adapter);
@@ -125,7 +123,6 @@ struct Known {
 
 impl Observed {
     /// Returns the state before any answer for `sources`.
-    #[must_use]
     pub fn new(sources: &[Source]) -> Self {
         let known = |&s| (s, Known::default());
         Self {
@@ -165,14 +162,12 @@ impl Observed {
     }
 
     /// Whether every source has been answered at least once.
-    #[must_use]
     pub fn complete(&self) -> bool {
         self.sources.values().all(|k| k.served.is_some())
     }
 
     /// Returns the kind that isn't known yet and without which `value`, a wanted or an observed
     /// object, can neither be written nor be deleted. It may exist already, or be needed.
-    #[must_use]
     pub fn waits_for(&self, adapter: Adapter, value: &Value) -> Option<String> {
         let is_needed = |source: Source| match source {
             // An object of one kind of Istio takes the place of an object of another.
@@ -187,7 +182,6 @@ impl Observed {
     }
 
     /// Returns the observed kinds and GatewayClasses of other control planes.
-    #[must_use]
     pub fn installed(&self) -> Installed {
         let is_served = |adapter: &Adapter| {
             let known = self.sources.get(&Source::Objects(*adapter));
@@ -209,7 +203,6 @@ impl Observed {
     }
 
     /// Returns Headgate's object with this key, if it was observed.
-    #[must_use]
     pub fn get(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let known = self.sources.get(&Source::Objects(adapter))?;
         known.objects.get(key)
@@ -217,7 +210,6 @@ impl Observed {
 
     /// Returns the object with this key. If it doesn't exist, returns the plugin of Istio's other
     /// kind that it replaces.
-    #[must_use]
     pub fn last(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let plugins = { Adapter::ALL.into_iter() }.filter(|a| a.is_plugin() && adapter.is_plugin());
         let mut kinds = std::iter::once(adapter).chain(plugins);

@@ -40,7 +40,6 @@ pub struct Endpoint {
 }
 
 /// Returns an object's key.
-#[must_use]
 pub fn key(metadata: &ObjectMeta) -> ObjectKey {
     ObjectKey::new(
         metadata.namespace.clone().unwrap_or_default(),
@@ -49,7 +48,6 @@ pub fn key(metadata: &ObjectMeta) -> ObjectKey {
 }
 
 /// Returns a Service's selector.
-#[must_use]
 pub fn service(object: core::Service) -> Keyed<Service> {
     // Kubernetes ignores the selector of an ExternalName Service.
     let spec = object
@@ -61,7 +59,6 @@ pub fn service(object: core::Service) -> Keyed<Service> {
 
 /// Returns the ready endpoints of an EndpointSlice. An endpoint with unknown readiness counts as
 /// ready, as the API documentation requires.
-#[must_use]
 pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     let key = key(&object.metadata);
     let service = object
@@ -101,7 +98,6 @@ pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
 }
 
 /// Returns the kept part of a Pod. `None` if the Pod has ended.
-#[must_use]
 pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     let key = key(&object.metadata);
     let status = object.status.unwrap_or_default();
@@ -141,7 +137,6 @@ pub(crate) fn mounted(spec: Option<core::PodSpec>) -> impl Iterator<Item = Strin
 }
 
 /// Returns a Gateway's class and listeners.
-#[must_use]
 pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
     let class = text(&object.data["spec"]["gatewayClassName"]).unwrap_or_default();
     let listeners = list(&object.data["spec"]["listeners"]);
@@ -150,7 +145,6 @@ pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
 }
 
 /// Returns an InferencePool's selector and number of ports.
-#[must_use]
 pub fn pool(object: &DynamicObject) -> Keyed<Pool> {
     let spec = &object.data["spec"];
     let labels = spec["selector"]["matchLabels"].as_object();
@@ -168,7 +162,6 @@ pub fn pool(object: &DynamicObject) -> Keyed<Pool> {
 /// Gateway as a parent, which must not suffice to add a stage to proxies of another namespace. For
 /// the same reason, backends in other namespaces count only after a Gateway has resolved them. Each
 /// of their endpoints adds slots at the Gateway, and their owners may not permit the reference.
-#[must_use]
 pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let key = key(&object.metadata);
     let (spec, status) = (&object.data["spec"], &object.data["status"]);

@@ -46,7 +46,6 @@ pub enum ObjectState {
 
 impl Delivery {
     /// Returns the object's kind and key, such as `WasmPlugin shop/headgate-search-1a2b3c4d`.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{} {}", self.adapter.kind(), self.object)
     }
@@ -55,7 +54,6 @@ impl Delivery {
 impl Delivered {
     /// Returns status, reason and message of a policy's condition `Programmed`. `None` if no object
     /// delivers the policy.
-    #[must_use]
     pub fn programmed(&self, policy: &str) -> Option<(bool, &'static str, String)> {
         let deliveries = self.policies.get(policy).filter(|d| !d.is_empty())?;
         let mut failed = Vec::new();

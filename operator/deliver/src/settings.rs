@@ -114,7 +114,6 @@ pub struct Settings {
 
 impl Settings {
     /// Whether the delivery of this adapter's objects is on.
-    #[must_use]
     pub const fn delivers(&self, adapter: Adapter) -> bool {
         match adapter {
             Adapter::ConfigMap => self.config_map_module.is_some(),
@@ -124,7 +123,6 @@ impl Settings {
     }
 
     /// Whether any delivery is on.
-    #[must_use]
     pub const fn is_on(&self) -> bool {
         // All fields are named, so that the compiler reports a new delivery that is missing here.
         let Self {

@@ -42,7 +42,6 @@ pub struct Unwanted {
 
 /// Returns the objects for `plan`. Their proxies run the module with this SHA-256 (64 hex digits).
 /// `observed` contains the last versions of policies that have outgrown their object.
-#[must_use]
 pub fn wanted(
     plan: &Plan,
     cluster: &Cluster,

@@ -154,7 +154,6 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
 }
 
 /// Returns the API of a kind in a namespace, or in all if the name is empty.
-#[must_use]
 pub fn api<K>(client: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -166,7 +165,6 @@ where
 }
 
 /// Returns the API of a kind without a Rust type, as [`api`] does for other kinds.
-#[must_use]
 pub fn api_of<K>(resource: &ApiResource, client: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>,
@@ -191,7 +189,6 @@ pub struct Namespaces(pub watch::Receiver<Option<BTreeSet<String>>>);
 
 impl Namespaces {
     /// Returns a fixed list of namespaces, or all if the list is empty.
-    #[must_use]
     pub fn fixed(names: &[String]) -> Self {
         let names = places(names).map(str::to_owned);
         Self(watch::channel(Some(names.collect())).1)
@@ -232,7 +229,6 @@ where
 {
     /// Returns a watch of the objects in these namespaces. `api` returns the API of a namespace, or
     /// of all namespaces if the name is empty.
-    #[must_use]
     pub fn new(
         what: &str,
         namespaces: &Namespaces,

@@ -101,19 +101,16 @@ impl Workload {
     }
 
     /// Returns the policies in the configuration, `namespace/name`, in the order of the stages.
-    #[must_use]
     pub fn policies(&self) -> Vec<String> {
         policies(&self.config)
     }
 
     /// Returns the configuration for the calls of these proxies, if they have any.
-    #[must_use]
     pub fn outbound<'a>(&self, plan: &'a Plan) -> Option<&'a Arc<FilterConfig>> {
         plan.outbound_of(&self.config, &self.proxies.namespace)
     }
 
     /// Returns the workload for the outbound side of these sidecars, with `config`.
-    #[must_use]
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
         Self {
             kind: ProxyKind::Calls,
@@ -123,7 +120,6 @@ impl Workload {
     }
 
     /// Returns the workload with these cuts applied. The other policies keep their slots.
-    #[must_use]
     pub(crate) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {
         let mut rest = self.clone();
         let is_out = |policy: &str| matches!(cuts.get(policy), Some(Cut::Out));
@@ -162,7 +158,6 @@ impl Workload {
 
 /// Returns the workloads of `plan` that have an object, in order of precedence. Also returns the
 /// workloads that overlap with one of these and so have no object.
-#[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
     let mut seen = BTreeSet::new();
     let mut all: Vec<Workload> = Vec::new();
@@ -197,7 +192,6 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
 }
 
 /// Returns the workload of the proxies with exactly these labels. `None` if no policy applies.
-#[must_use]
 pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
     let enforced = plan.for_proxy(&ProxyClaims {
         target: None,
@@ -309,7 +303,6 @@ pub struct Targets<'a> {
 
 impl<'a> Targets<'a> {
     /// Returns the targets of `plan`, which was made for `cluster`.
-    #[must_use]
     pub fn new(plan: &'a Plan, cluster: &'a Cluster) -> Self {
         let claims = { cluster.pods.iter() }
             .filter_map(|(key, pod)| Some((&key.namespace, pod.target.as_ref()?)));
@@ -326,7 +319,6 @@ impl<'a> Targets<'a> {
     /// Returns the workload whose configuration is in the file for the proxies of `target`. For
     /// Pods, a Service or a Gateway that no proxy names, these are the proxies that its first
     /// attachment selects. Otherwise they are the proxies that name the target.
-    #[must_use]
     pub fn workload(&self, target: &TargetRef) -> Option<Workload> {
         let by_labels = matches!(
             target.kind,

@@ -33,7 +33,6 @@ impl Histogram {
     }
 
     /// Returns the number of values.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
@@ -50,7 +49,6 @@ impl Histogram {
 
     /// Returns the `q`-quantile, with `q` in 0..=1, or `None` without values. Values count as
     /// spread evenly over their bucket, as in Prometheus' `histogram_quantile`.
-    #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
         let (mut below, mut lower) = (0.0, 0.0);

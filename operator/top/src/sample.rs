@@ -95,7 +95,6 @@ impl Stats {
     }
 
     /// Returns a histogram, or `None` if this version of the filter doesn't have it.
-    #[must_use]
     pub fn histogram(&self, name: &str) -> Option<&Histogram> {
         self.histograms.get(name)
     }

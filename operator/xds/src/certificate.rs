@@ -97,7 +97,6 @@ impl Authority {
     }
 
     /// Returns the CA's certificate, PEM, which verifies the certificates that it signs.
-    #[must_use]
     pub fn cert(&self) -> &str {
         &self.cert
     }
@@ -174,7 +173,6 @@ pub(crate) fn validity(certificate: &X509Certificate<'_>) -> (SystemTime, System
 
 /// Returns the first and the last moment at which the first certificate in a PEM text is valid.
 /// `None` if the text has no certificate.
-#[must_use]
 pub fn validity_in(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let der = CertificateDer::from_pem_slice(pem).ok()?;
     let (_, parsed) = X509Certificate::from_der(&der).ok()?;
@@ -183,14 +181,12 @@ pub fn validity_in(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
 
 /// Whether a certificate with this validity should have been renewed before `now`. Issuers renew a
 /// certificate long before the last part of its life, however short the life is.
-#[must_use]
 pub fn is_old((from, to): (SystemTime, SystemTime), now: SystemTime) -> bool {
     let life = to.duration_since(from).unwrap_or_default();
     to.duration_since(now).unwrap_or_default() < (life / OLD_PART).min(OLD)
 }
 
 /// Returns only the first certificate of a PEM text.
-#[must_use]
 pub fn first_pem(text: &str) -> String {
     const END: &str = "-----END CERTIFICATE-----";
     match (text.find("-----BEGIN CERTIFICATE-----"), text.find(END)) {

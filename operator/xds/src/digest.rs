@@ -4,7 +4,6 @@ use sha2::{Digest as _, Sha256};
 
 /// Returns the first 64 bits of a SHA-256, in hex. They identify content in versions and file
 /// names.
-#[must_use]
 pub fn hash(bytes: &[u8]) -> String {
     let mut hash = sha256(bytes);
     hash.truncate(16);
@@ -12,7 +11,6 @@ pub fn hash(bytes: &[u8]) -> String {
 }
 
 /// Returns a whole SHA-256, in hex.
-#[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }

@@ -73,7 +73,6 @@ pub const OUTBOUND_SLOT: &str = "headgate-outbound";
 /// Returns the direction of a filter slot of this name. It is outbound, for the backend's own
 /// calls, if the name begins with [`OUTBOUND_SLOT`]. Otherwise it is inbound, for requests to the
 /// backend.
-#[must_use]
 pub fn direction(name: &str) -> Direction {
     match name.starts_with(OUTBOUND_SLOT) {
         true => Direction::Outbound,
@@ -83,7 +82,6 @@ pub fn direction(name: &str) -> Direction {
 
 /// Whether a filter slot with this name belongs to Headgate. A proxy may have several such slots,
 /// one for each listener.
-#[must_use]
 pub fn is_headgate_slot(name: &str) -> bool {
     name.starts_with(DEFAULT_SLOT)
 }

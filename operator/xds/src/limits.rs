@@ -85,7 +85,6 @@ impl Limits {
 
     /// Returns the limits of a server for this number of connections. Limits that depend on the
     /// number of proxies are proportional to it.
-    #[must_use]
     pub fn of_connections(connections: u32) -> Self {
         let default = Self::default();
         let connections = usize::try_from(connections).unwrap_or(usize::MAX);

@@ -60,7 +60,6 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the kind of a module file, by its name.
-    #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension() {
             Some(extension) if extension == Self::Native.extension() => Self::Native,
@@ -114,7 +113,6 @@ pub struct Modules {
 
 /// Returns the default folder of copies: `$XDG_STATE_HOME/headgate/modules`, usually
 /// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
-#[must_use]
 pub fn default_folder() -> PathBuf {
     let set = |name: &str| {
         std::env::var_os(name)
@@ -185,7 +183,6 @@ impl Modules {
 
 impl Module {
     /// Returns the kind of the module.
-    #[must_use]
     pub fn kind(&self) -> Kind {
         Kind::of(&self.path)
     }

@@ -77,7 +77,6 @@ pub struct Identity {
 
 impl Identity {
     /// Reads the node of a stream's first message.
-    #[must_use]
     pub fn new(node: Option<&Node>) -> Self {
         let Some(node) = node else {
             return Self {
@@ -283,7 +282,6 @@ fn no_native(node: &Node) -> Option<String> {
 }
 
 /// Returns `text` cut to at most `max` bytes at a character boundary.
-#[must_use]
 pub fn clip(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();

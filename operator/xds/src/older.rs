@@ -12,7 +12,6 @@ use headgate_core::config::{
 };
 
 /// Returns `config` without the new fields that can be left out. `None` if it has none of them.
-#[must_use]
 pub(crate) fn without_new_fields(config: &FilterConfig) -> Option<FilterConfig> {
     let mut older = config.clone();
     older.stages.iter_mut().for_each(strip);

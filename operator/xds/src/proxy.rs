@@ -90,7 +90,6 @@ impl Proxy {
     }
 
     /// Returns the proxy's progress towards its assigned version.
-    #[must_use]
     pub fn run_state(&self) -> RunState {
         let Some(version) = &self.version else {
             return RunState::Pending;

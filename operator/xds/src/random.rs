@@ -4,7 +4,6 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 /// Returns a number that differs between processes and calls. It is random enough to spread
 /// retries.
-#[must_use]
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

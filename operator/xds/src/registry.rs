@@ -169,7 +169,6 @@ impl Records {
 impl Registry {
     /// Returns a registry of at most `max_records` streams. It drops a record `keep` after the
     /// stream has ended.
-    #[must_use]
     pub fn new(max_records: usize, keep: Duration, metrics: XdsMetrics) -> Self {
         Self {
             records: Mutex::default(),
@@ -244,14 +243,12 @@ impl Registry {
 
     /// Returns a receiver that is notified of each change of a record. Such a change is a
     /// connection, disconnection, assignment or answer.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
     /// Returns the counts of the connected proxies. Recounts only policies with a record that has
     /// changed since the last call.
-    #[must_use]
     pub fn tallies(&self) -> Arc<Tallies> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = self.lock().changed_policies();
@@ -266,7 +263,6 @@ impl Registry {
     }
 
     /// Returns all records, connected ones first, then by node id.
-    #[must_use]
     pub fn proxies(&self, now: SystemTime) -> Vec<Arc<Proxy>> {
         let mut records = self.lock();
         records.forget_older(self.keep, now);

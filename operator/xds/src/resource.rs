@@ -47,7 +47,6 @@ pub struct Resource {
 
 impl Resource {
     /// Returns the resource with which slot `name` runs `module` with `config`.
-    #[must_use]
     pub fn new(config: &FilterConfig, name: &str, module: &Path) -> Self {
         let extension = TypedExtensionConfig {
             name: name.to_owned(),
@@ -150,7 +149,6 @@ fn millis(ms: u32) -> Duration {
 
 /// Returns the same resource in protobuf's JSON form, for `headgate render` and files that Envoy
 /// watches (`path_config_source`, wrapped in a `DiscoveryResponse`).
-#[must_use]
 pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     if Kind::of(module) == Kind::Native {
         return json!({
@@ -200,7 +198,6 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
 
 /// Returns a complete `DiscoveryResponse` for a file that Envoy reads by `path_config_source`. Its
 /// version is the resource's.
-#[must_use]
 pub fn discovery_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     json!({
         "version_info": Resource::new(config, name, module).version,

@@ -44,7 +44,6 @@ impl Server {
     ///
     /// The current plan is served immediately. It must be a loaded plan, because an empty plan
     /// would disable enforcement on every proxy that reconnects.
-    #[must_use]
     pub fn new(
         mut plans: watch::Receiver<Arc<Plan>>,
         mut modules: watch::Receiver<Arc<Modules>>,
@@ -76,7 +75,6 @@ impl Server {
     }
 
     /// Returns the served snapshots.
-    #[must_use]
     pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.snapshots.subscribe()
     }

@@ -64,7 +64,6 @@ pub struct Assignment {
 impl Assignment {
     /// Whether a proxy with the assignment `other` needs no update for this one. Configurations at
     /// the same address aren't compared.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |a: &Arc<FilterConfig>, b| Arc::ptr_eq(a, b) || a == b;
         same(&self.config, &other.config)
@@ -77,7 +76,6 @@ impl Assignment {
 
     /// Returns the assignment without the new fields that can be left out for filters of the
     /// previous version. `None` if the assignment has no such fields.
-    #[must_use]
     pub fn for_older_filter(&self) -> Option<Self> {
         let older = |config: &FilterConfig| without_new_fields(config).map(Arc::new);
         let (config, outbound) = (older(&self.config), older(&self.outbound));
@@ -101,7 +99,6 @@ impl Assignment {
 
 impl Snapshot {
     /// Returns the snapshot of `plan` and `modules`.
-    #[must_use]
     pub fn new(plan: Arc<Plan>, modules: Arc<Modules>) -> Self {
         Self {
             plan,
@@ -165,7 +162,6 @@ impl Snapshot {
     /// A proxy to which no policy applies gets the empty configuration, so that the deletion of a
     /// policy takes effect. If the resource just disappeared, the last configuration would stay in
     /// force.
-    #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
         let namespace = identity.namespace.as_deref().unwrap_or_default();
@@ -207,7 +203,6 @@ impl Snapshot {
     /// Whether a policy might be missing at a proxy without policies. One might be missing if a
     /// policy of its namespace is invalid and has no last valid version, or if a source can't be
     /// read.
-    #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let of_target = identity.target.as_ref().map(|target| &target.namespace);
         let namespace = identity.namespace.as_ref().or(of_target);
@@ -221,7 +216,6 @@ impl Snapshot {
     }
 
     /// Whether a policy without a valid version may have been in force on this proxy.
-    #[must_use]
     pub fn lacks_a_policy_of(&self, identity: &Identity) -> bool {
         let had = |policy: &PolicyState, target: &TargetRef| {
             let is_lost = policy.conflicts.iter().any(|c| c.target == *target);

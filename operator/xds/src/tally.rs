@@ -138,7 +138,6 @@ impl Tallies {
     }
 
     /// Returns the changes from `before` to these counts.
-    #[must_use]
     pub fn changes_since(&self, before: &Self) -> Changes {
         let changed = self
             .0
@@ -168,7 +167,6 @@ impl Tallies {
 
     /// Returns the counts for `generation` of `policy` at `target`. Proxies that are assigned
     /// another generation count only in the total.
-    #[must_use]
     pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
         for entry in self.by_target(policy, target) {
@@ -182,7 +180,6 @@ impl Tallies {
     }
 
     /// Returns the counts for any generation of `policy` at `target`.
-    #[must_use]
     pub fn of_target(&self, policy: &str, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
         for entry in self.by_target(policy, target) {
@@ -192,7 +189,6 @@ impl Tallies {
     }
 
     /// Whether both have the same counts of `policy`.
-    #[must_use]
     pub fn is_same(&self, other: &Self, policy: &str) -> bool {
         self.0.get(policy) == other.0.get(policy)
     }
@@ -203,7 +199,6 @@ impl Tallies {
     }
 
     /// Returns the counts for any generation of `policy` at any target.
-    #[must_use]
     pub fn of_policy(&self, policy: &str) -> Tally {
         self.0
             .get(policy)

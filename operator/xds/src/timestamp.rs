@@ -6,14 +6,12 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Returns a time such as `2026-03-01T12:30:05Z`. A time out of range, about 8,000 years away,
 /// becomes 1970.
-#[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     let time = Timestamp::try_from(time).and_then(|t| Timestamp::from_second(t.as_second()));
     time.unwrap_or_default().to_string()
 }
 
 /// Returns a duration in kubectl's format for ages: `45s`, `12m`, `3h`, `5d`.
-#[must_use]
 pub fn age(elapsed: Duration) -> String {
     match elapsed.as_secs() {
         s @ 0..=119 => format!("{s}s"),

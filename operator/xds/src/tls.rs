@@ -184,13 +184,11 @@ fn validity(der: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), String
 impl Trust {
     /// Returns the expiry of the server's certificate or of the last valid client CA, whichever is
     /// earlier.
-    #[must_use]
     pub const fn expires(&self) -> SystemTime {
         self.validity.1
     }
 
     /// Returns the server's TLS configuration for HTTP/1.1.
-    #[must_use]
     pub fn http1(&self) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -198,13 +196,11 @@ impl Trust {
     }
 
     /// Returns the client CAs, PEM. They also verify the server's certificate.
-    #[must_use]
     pub fn client_ca(&self) -> &[u8] {
         &self.client_ca
     }
 
     /// Whether a client with `chain` would be accepted at `now`.
-    #[must_use]
     pub fn admits(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
         let since = now
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -243,7 +239,6 @@ pub struct Tls {
 
 impl Tls {
     /// Returns the current and later values.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<Trust>> {
         self.trust.subscribe()
     }

@@ -38,7 +38,6 @@ pub fn api_server(
 }
 
 /// Returns an accepted policy of a plan, without conflicts or warnings.
-#[must_use]
 pub fn accepted(name: &str, targets: Vec<TargetRef>) -> PolicyState {
     PolicyState {
         name: name.to_owned(),

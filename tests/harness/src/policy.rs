@@ -25,7 +25,6 @@ pub fn policy(parallelism: usize, types: &[Value]) -> Value {
 }
 
 /// Removes P from a policy, so that the filter finds P automatically.
-#[must_use]
 pub fn without_parallelism(mut policy: Value) -> Value {
     if let Some(spec) = policy["spec"].as_object_mut() {
         spec.remove("parallelism");
@@ -67,14 +66,12 @@ pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
 }
 
 /// Changes the discipline of a policy's queue.
-#[must_use]
 pub fn with_discipline(mut policy: Value, discipline: &str) -> Value {
     policy["spec"]["queue"]["discipline"] = json!(discipline);
     policy
 }
 
 /// Adds acceptance-allowance to a policy.
-#[must_use]
 pub fn with_allowance(mut policy: Value, allowance: f64) -> Value {
     policy["spec"]["strategy"]["type"] = json!("Bouncer");
     policy["spec"]["strategy"]["starvationAvoidance"] = json!({
@@ -85,7 +82,6 @@ pub fn with_allowance(mut policy: Value, allowance: f64) -> Value {
 }
 
 /// Adds helping-the-underserved to a policy.
-#[must_use]
 pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
     policy["spec"]["strategy"]["type"] = json!("Bouncer");
     policy["spec"]["strategy"]["starvationAvoidance"] = json!({
@@ -96,7 +92,6 @@ pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
 }
 
 /// Makes a policy bound the mean delay by backlog control in place of Bouncer.
-#[must_use]
 pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> Value {
     policy["spec"]["strategy"] =
         json!({"type": "BacklogControl", "backlogControl": {"target": duration(target)}});
@@ -105,7 +100,6 @@ pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> V
 
 /// Makes a policy control the 90th percentiles of the types by the response time controller in
 /// place of Bouncer.
-#[must_use]
 pub fn with_response_time_controller(mut policy: Value) -> Value {
     policy["spec"]["strategy"] = json!({"type": "ResponseTimeController"});
     policy

@@ -187,7 +187,6 @@ impl Classifier {
 /// the whole match is one. The larger the total is, the shorter are the values that are compared
 /// with them, so that the time of a classification is bounded. A policy with more than
 /// [`MAX_COMPILED_OF_ALL`] is invalid.
-#[must_use]
 pub fn compiled_kib(stage: &StageConfig) -> usize {
     let types = stage.types.iter().flat_map(|kind| &kind.matches);
     let classes = stage.classes.iter().flat_map(|class| &class.matches);
@@ -196,7 +195,6 @@ pub fn compiled_kib(stage: &StageConfig) -> usize {
 
 /// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
 /// the part before the `*`.
-#[must_use]
 pub fn fits(pattern: &str, text: &[u8]) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix.as_bytes()),

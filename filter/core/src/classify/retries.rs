@@ -10,14 +10,12 @@ use super::RequestView;
 use crate::config::{ATTEMPT_HEADERS, RetriesConfig};
 
 /// Whether the request is a retry according to one of [`ATTEMPT_HEADERS`].
-#[must_use]
 pub(crate) fn is_retry(request: &(impl RequestView + ?Sized)) -> bool {
     let mut headers = ATTEMPT_HEADERS.into_iter();
     headers.any(|(name, first)| repeats(request, name, first))
 }
 
 /// Whether the request is a retry according to the header that the policy names.
-#[must_use]
 pub(crate) fn is_retry_by(own: &RetriesConfig, request: &impl RequestView) -> bool {
     repeats(request, &own.header, own.first_attempt)
 }

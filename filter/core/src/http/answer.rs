@@ -9,7 +9,6 @@ use crate::stage::Outcome;
 /// The details of timeouts and resets between Envoy and the backend start with `upstream_`, except
 /// `response_timeout`. All other details, except for a response from the backend, come from Envoy
 /// (no route, no cluster), other filters, or the client.
-#[must_use]
 pub fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
         Some(b"via_upstream") => Outcome::Completed,

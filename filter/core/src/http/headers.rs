@@ -197,7 +197,6 @@ impl<S: Stream> RequestView for Headers<'_, S> {
 
 /// Returns the first value of a header in serialized headers, by its lower case name. Headers that
 /// can't be read count as absent.
-#[must_use]
 pub fn header<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
     pairs(bytes)
         .find(|(n, _)| &bytes[n.clone()] == name.as_bytes())

@@ -37,7 +37,6 @@ fn details(stream: &impl Stream) -> Option<Vec<u8>> {
 
 impl Inbound {
     /// Whether the request waits or runs.
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.ticket.is_some()
     }
@@ -91,7 +90,6 @@ impl Inbound {
     }
 
     /// Whether the caller must call [`Inbound::request_end`] when the request's body has ended.
-    #[must_use]
     pub fn awaits_request_end(&self) -> bool {
         self.uploads && self.is_pending()
     }
@@ -170,7 +168,6 @@ impl Inbound {
 
     /// Whether the caller must call [`Inbound::response_part`] when a part of the response's body
     /// arrives.
-    #[must_use]
     pub fn awaits_part(&self) -> bool {
         (self.awaits_first_byte || self.tokens.is_some()) && self.is_pending()
     }

@@ -69,19 +69,16 @@ impl Listeners {
 
     /// Returns the newest configuration of `direction`. Unless its update fails, it outlives the
     /// streams of the older configurations.
-    #[must_use]
     pub fn newest(&self, direction: Direction) -> Option<u32> {
         self.of(direction).map(|listener| listener.id).next()
     }
 
     /// Whether there are several configurations of `direction`.
-    #[must_use]
     pub fn has_several(&self, direction: Direction) -> bool {
         self.of(direction).nth(1).is_some()
     }
 
     /// Returns the newest configuration of either direction.
-    #[must_use]
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|listener| listener.id)
     }

@@ -3,7 +3,6 @@
 /// Returns a value from proxy-wasm as text, or `None` if it is neither a string nor a whole number.
 /// The host passes the bytes of a string, or the eight bytes of a number. Values of other kinds
 /// contain control characters.
-#[must_use]
 pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
     if is_text {
@@ -13,7 +12,6 @@ pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// Returns a whole number as text, or `None` for any other number.
-#[must_use]
 pub fn whole(number: f64) -> Option<Vec<u8>> {
     // 2^53, up to which all whole numbers are exact as f64.
     const EXACT: f64 = 9_007_199_254_740_992.0;

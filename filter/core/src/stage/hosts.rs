@@ -271,7 +271,6 @@ impl Stage {
     }
 
     /// Whether the caller must call [`Stage::answered_by`] for answers.
-    #[must_use]
     pub fn watches_hosts(&self) -> bool {
         self.hosts.is_watching()
     }

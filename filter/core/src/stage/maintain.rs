@@ -462,7 +462,6 @@ impl Stage {
     }
 
     /// Whether the policy was removed.
-    #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }

@@ -181,38 +181,32 @@ impl Stage {
     }
 
     /// Returns the id of the stage's policy.
-    #[must_use]
     pub fn policy(&self) -> PolicyId {
         self.policy
     }
 
     /// Returns the current configuration.
-    #[must_use]
     pub fn config(&self) -> &StageConfig {
         &self.config
     }
 
     /// Returns P, configured or found automatically.
-    #[must_use]
     pub fn parallelism(&self) -> u32 {
         self.slots.known()
     }
 
     /// Whether neither P nor a budget limits the requests in the backend.
-    #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.slots.is_unlimited()
     }
 
     /// Returns the measured processing times.
-    #[must_use]
     pub fn service_times(&self) -> &ServiceTimes {
         &self.service_times
     }
 
     /// Returns the number of this worker's requests that are in the backend, or wait in or before
     /// the stage.
-    #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()
     }
@@ -226,13 +220,11 @@ impl Stage {
 
     /// Returns the stream of a request, which is the caller's id for the request. Returns `None`
     /// after the request has ended.
-    #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
         self.requests.of(ticket).map(|request| request.stream)
     }
 
     /// Returns the type of a request, or `None` after the request has ended.
-    #[must_use]
     pub fn type_of(&self, ticket: Ticket) -> Option<&TypeConfig> {
         let kind = self.requests.of(ticket)?.attributes.kind;
         self.config.types.get(usize::from(kind.0))
@@ -253,7 +245,6 @@ impl Stage {
     /// The response to a request that took longer than usual may be a timeout, which doesn't count
     /// as an answer. When the rate of a type has fallen, for example because its requests hang, the
     /// sampling budget suffices to inspect all responses, also those to unmeasured requests.
-    #[must_use]
     pub fn wants_answer(&self, ticket: Ticket) -> bool {
         let request = self.requests.of(ticket);
         request.is_none_or(|request| {
@@ -278,7 +269,6 @@ impl Stage {
 
     /// Whether the stage needs fast ticks, because requests wait for a slot or decisions of this
     /// worker are unpublished.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty()
             || !self.parked.is_empty()
@@ -287,7 +277,6 @@ impl Stage {
 
     /// Returns the quality that the application should deliver for this request, ratio. Returns
     /// `None` if the stage requests no quality.
-    #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;
         // A dry run doesn't change the application's behaviour.
@@ -305,7 +294,6 @@ impl Stage {
     /// Returns the headers that send a refused request to another route. Without headers, the
     /// client gets the refusal. A request that exceeds its workflow's rate always gets the refusal,
     /// because that limit isn't the backend's and the sender must receive the rate.
-    #[must_use]
     pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
         let kind = self.config.types.get(usize::from(refusal.kind.0));
         let kind = kind.filter(|_| refusal.reason != Reason::RateLimited);
@@ -425,7 +413,6 @@ impl Stage {
 
     /// Returns the recent ratio of refused requests, 0..=1, for replies to clients. Returns `None`
     /// if the policy doesn't announce the ratio, and in a dry run, which changes no replies.
-    #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
             Mode::Enforce if !self.retired => self.strategy.base.rejection_rate(),
@@ -435,7 +422,6 @@ impl Stage {
 
     /// Returns the rate up to which requests of this type and class are admitted, requests/s.
     /// Returns `None` if the strategy sets no rate.
-    #[must_use]
     pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         self.strategy.base.admission_rate(kind, class)
     }

@@ -19,7 +19,6 @@ use crate::requests::{Phase, Request};
 impl Stage {
     /// Whether the output tokens of the response to a request must be counted, for its type's
     /// objectives, for the turns of its flow or for the budget.
-    #[must_use]
     pub fn counts_tokens(&self, ticket: Ticket) -> bool {
         let kind = self.type_of(ticket);
         self.config.queue.discipline.token_cost().is_some()

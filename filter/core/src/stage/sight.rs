@@ -192,7 +192,6 @@ impl Stage {
     /// Refused requests are not measured, so one in [`PROBED`] passes. Otherwise a type that was
     /// slow once, and whose requests all have deadlines, would be refused permanently. The choice
     /// depends only on the request's stream, so that all callers make the same choice.
-    #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         // Streams may be numbered in steps. A multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
         // the numbers.

@@ -17,7 +17,6 @@ pub(crate) struct MemoryRequest {
 
 impl MemoryRequest {
     /// Creates a GET of `path`.
-    #[must_use]
     pub(crate) fn get(path: &str) -> Self {
         Self {
             path: Some(path.into()),
@@ -27,7 +26,6 @@ impl MemoryRequest {
     }
 
     /// Creates a request with these headers and nothing else.
-    #[must_use]
     pub(crate) fn of(headers: &[(&str, &str)]) -> Self {
         let with = |request: Self, (name, value): &(&str, &str)| request.with(name, value);
         headers.iter().fold(Self::default(), with)

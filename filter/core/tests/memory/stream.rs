@@ -40,7 +40,6 @@ pub(crate) struct MemoryStream {
 }
 
 /// Returns the pairs as owned strings.
-#[must_use]
 pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     pairs.iter().map(own).collect()
@@ -48,7 +47,6 @@ pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
 
 impl MemoryStream {
     /// Creates a stream with these request headers, at time 0.
-    #[must_use]
     pub(crate) fn of(request: &[(&str, &str)]) -> Self {
         Self {
             now: Cell::new(Some(Instant::default())),
@@ -58,13 +56,11 @@ impl MemoryStream {
     }
 
     /// Returns the first value of a request header.
-    #[must_use]
     pub(crate) fn in_request(&self, name: &str) -> Option<String> {
         find(&self.request, name)
     }
 
     /// Returns the first value of a response header.
-    #[must_use]
     pub(crate) fn in_response(&self, name: &str) -> Option<String> {
         find(&self.response, name)
     }

@@ -67,7 +67,6 @@ impl Mesh {
     }
 
     /// Returns the workflows of a policy, or `None` if the policy has none.
-    #[must_use]
     pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
         self.policy(policy)?.workflows.as_ref()
     }

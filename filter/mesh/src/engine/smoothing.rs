@@ -213,7 +213,6 @@ impl Held {
 
 impl Mesh {
     /// Whether smoothing is on, enforced or in a dry run.
-    #[must_use]
     pub fn smooths_calls(&self) -> bool {
         self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())
     }

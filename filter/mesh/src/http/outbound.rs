@@ -23,7 +23,6 @@ pub struct Outbound {
 
 impl Outbound {
     /// Whether the call is delayed or waits for its answer.
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending
     }

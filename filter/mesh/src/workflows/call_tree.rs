@@ -63,13 +63,11 @@ impl Token {
     pub const LENGTH: usize = 64;
 
     /// Returns the token as a header value.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or("")
     }
 
     /// Returns the bytes of [`Token::as_str`].
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -43,7 +43,6 @@ pub struct Call {
 
 impl Call {
     /// Returns the workflow of the call.
-    #[must_use]
     pub fn workflow(&self) -> WorkflowId {
         self.workflow
     }
@@ -80,7 +79,6 @@ impl Workflows {
 
     /// Returns the token of a request, which the application copies to its calls. Returns `None`
     /// before the request goes to the backend.
-    #[must_use]
     pub(crate) fn token(&self, requests: &Requests, ticket: Ticket) -> Option<Token> {
         let (request, part) = self.parts.of(requests, ticket)?;
         let started = part.started?;
@@ -130,7 +128,6 @@ impl Workflows {
     /// Returns the announcement of the rate at which a request's sender may send the request's
     /// workflow. It is for refusals, which don't come from the backend. A dry run announces no
     /// limit.
-    #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
         let sender = origin.sender.map_or(ProcessId::UNKNOWN, ProcessId);
         let workflow = WorkflowId(origin.flow);
@@ -143,7 +140,6 @@ impl Workflows {
 
     /// Returns the deadline of the request of `token`. Returns `None` if the request has no
     /// deadline, or if another process made the token.
-    #[must_use]
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
         Parent::of_token(self.process, token)?.deadline
     }

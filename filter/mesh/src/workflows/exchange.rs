@@ -259,7 +259,6 @@ impl Workflows {
     }
 
     /// Whether the policy was removed or no longer has workflows.
-    #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
@@ -271,7 +270,6 @@ impl Workflows {
 
     /// Whether fast ticks are needed. They are needed if the limiter holds a request, or if
     /// intervals are short and requests are in progress.
-    #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;
         self.limiter.held() > 0 || (short && !requests.is_empty())
@@ -287,14 +285,12 @@ impl Workflows {
     }
 
     /// Returns the rate in force, requests/s. It is infinite without a limit.
-    #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         let level = self.published.level(workflow);
         level.map_or(f64::INFINITY, |level| level.rate)
     }
 
     /// Returns the name of a workflow, or `None` for [`OTHER`] and unknown ids.
-    #[must_use]
     pub fn name(&self, workflow: WorkflowId) -> Option<&[u8]> {
         (workflow != OTHER).then(|| self.names.name(workflow.0))?
     }

@@ -159,13 +159,11 @@ impl Workflows {
     }
 
     /// Returns the configuration.
-    #[must_use]
     pub fn config(&self) -> &WorkflowsConfig {
         &self.config
     }
 
     /// Returns this process's id.
-    #[must_use]
     pub fn process(&self) -> ProcessId {
         self.process
     }

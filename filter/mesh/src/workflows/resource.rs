@@ -18,7 +18,6 @@ pub const SERVER_TIMING: &str = "server-timing";
 const MAX_VALUE: usize = 4096;
 
 /// Returns the cost `metric` of the request from an ORCA load report, in the backend's unit.
-#[must_use]
 pub fn orca(header: &[u8], metric: &str) -> Option<f64> {
     let header = text(header)?;
     if let Some(json) = header.strip_prefix("JSON ") {
@@ -42,7 +41,6 @@ pub fn orca(header: &[u8], metric: &str) -> Option<f64> {
 }
 
 /// Returns the duration of `metric` from a `server-timing` header, ms.
-#[must_use]
 pub fn server_timing(header: &[u8], metric: &str) -> Option<f64> {
     let mut metrics = unquoted(text(header)?, ',');
     let found = metrics.find_map(|entry| {

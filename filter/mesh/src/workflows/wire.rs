@@ -120,7 +120,6 @@ pub fn put_rate(out: &mut String, announcement: &Announcement) {
 }
 
 /// Returns the announcement in a value of [`RATE`], or `None` if the value is invalid.
-#[must_use]
 pub fn parse_rate(value: &[u8]) -> Option<Announcement> {
     let (mut process, mut rate) = (None, None);
     for (key, value) in members(text(value)?) {
@@ -146,7 +145,6 @@ pub fn put_process(out: &mut String, process: ProcessId) {
 }
 
 /// Returns the process in a value of [`PROCESS`], or `None` if the value is invalid.
-#[must_use]
 pub fn parse_process(value: &[u8]) -> Option<ProcessId> {
     let valid = value.len() == 16 && value.iter().all(u8::is_ascii_hexdigit);
     let digits = text(value).filter(|_| valid)?;

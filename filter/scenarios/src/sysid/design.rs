@@ -73,7 +73,6 @@ pub struct Goal {
 impl Goal {
     /// Returns one pole of the conjugate pair that a second-order system needs for this goal. It is
     /// the pole with the positive imaginary part.
-    #[must_use]
     pub fn pole(&self) -> Complex64 {
         let ln_r = -4.0 / self.settling;
         Complex64::from_polar(ln_r.exp(), (PI * ln_r / self.overshoot.ln()).min(PI))
@@ -103,7 +102,6 @@ pub struct Design {
 
 impl Design {
     /// Returns the closed loop of `plant` with `gains`.
-    #[must_use]
     pub fn of(plant: &Plant, law: ControlLaw, gains: Gains) -> Self {
         Self {
             gains,
@@ -113,7 +111,6 @@ impl Design {
     }
 
     /// Whether all poles lie inside of the unit circle.
-    #[must_use]
     pub fn is_stable(&self) -> bool {
         self.poles.iter().all(|pole| pole.norm() < 1.0)
     }
@@ -121,7 +118,6 @@ impl Design {
     /// Whether both the response to a step of the target and every single pole meet the goal. A
     /// zero of the controller may hide a slow pole from the response to the target. The slow pole
     /// still responds to disturbances, and a load is a disturbance.
-    #[must_use]
     pub fn meets(&self, goal: &Goal) -> bool {
         let Response {
             overshoot,
@@ -168,7 +164,6 @@ pub enum DesignError {
 }
 
 /// Returns the polynomial whose roots are the closed loop's poles. It is the denominator of η(z).
-#[must_use]
 pub fn closed_loop(plant: &Plant, law: ControlLaw, gains: Gains) -> Polynomial {
     let controller = Polynomial::new([gains.x(), -gains.proportional]);
     let (integrator, zero) = parts(law);
@@ -188,7 +183,6 @@ fn parts(law: ControlLaw) -> (Polynomial, Polynomial) {
 /// Returns the gains that place `poles` in the closed loop, or `None` if no gains do so. The poles
 /// must be two real poles, or a complex pole and its conjugate. The gains may be negative, and
 /// other poles may be unstable.
-#[must_use]
 pub fn place(plant: &Plant, law: ControlLaw, poles: [Complex64; 2]) -> Option<Gains> {
     let (integrator, zero) = parts(law);
     // Each pole p gives the equation x p − y = q.

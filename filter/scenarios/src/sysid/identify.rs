@@ -153,7 +153,6 @@ pub fn identify(
 
 /// Returns the fit to use, from fits in ascending order. It is the first fit whose R² is within a
 /// hundredth of the best. The paper chose the second order this way.
-#[must_use]
 pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);
     fits.iter().find(|f| f.r_squared >= best - WORTH)

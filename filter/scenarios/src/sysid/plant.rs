@@ -18,58 +18,49 @@ pub struct Plant {
 impl Plant {
     /// Returns the plant with these coefficients, a₁ and b₁ first. Returns `None` unless both lists
     /// have the same length of at least one, and all coefficients are finite.
-    #[must_use]
     pub fn new(a: Vec<f64>, b: Vec<f64>) -> Option<Self> {
         let finite = a.iter().chain(&b).all(|c| c.is_finite());
         (finite && !a.is_empty() && a.len() == b.len()).then_some(Self { a, b })
     }
 
     /// Returns n, the order of the model.
-    #[must_use]
     pub fn order(&self) -> usize {
         self.a.len()
     }
 
     /// Returns the coefficients aᵢ, a₁ first.
-    #[must_use]
     pub fn a(&self) -> &[f64] {
         &self.a
     }
 
     /// Returns the coefficients bᵢ, s per unit of backlog, b₁ first.
-    #[must_use]
     pub fn b(&self) -> &[f64] {
         &self.b
     }
 
     /// Returns the numerator of Eq. 6, Σᵢ bᵢ zⁿ⁻ⁱ.
-    #[must_use]
     pub fn numerator(&self) -> Polynomial {
         Polynomial::new(self.b.clone())
     }
 
     /// Returns the denominator of Eq. 6, zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
-    #[must_use]
     pub fn denominator(&self) -> Polynomial {
         let rest = self.a.iter().map(|a| -a);
         Polynomial::new(std::iter::once(1.0).chain(rest).collect::<Vec<_>>())
     }
 
     /// Returns the poles of the open loop.
-    #[must_use]
     pub fn poles(&self) -> Vec<Complex64> {
         self.denominator().roots()
     }
 
     /// Returns the final change of the delay, s, after a permanent change of the backlog by 1. It
     /// is Eq. 6 at z = 1.
-    #[must_use]
     pub fn gain(&self) -> f64 {
         self.b.iter().sum::<f64>() / (1.0 - self.a.iter().sum::<f64>())
     }
 
     /// Returns the delay s(k), s, from the last delays and backlogs, the latest first.
-    #[must_use]
     pub fn next(&self, delays: &[f64], backlogs: &[f64]) -> f64 {
         let sum = |c: &[f64], x: &[f64]| c.iter().zip(x).map(|(c, x)| c * x).sum::<f64>();
         sum(&self.a, delays) + sum(&self.b, backlogs)

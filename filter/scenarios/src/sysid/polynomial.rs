@@ -19,7 +19,6 @@ pub struct Polynomial(Vec<f64>);
 impl Polynomial {
     /// Returns the polynomial with these coefficients, the highest power first. Leading zeros are
     /// dropped.
-    #[must_use]
     pub fn new(coefficients: impl Into<Vec<f64>>) -> Self {
         let mut all: Vec<f64> = coefficients.into();
         let zeros = all.iter().take_while(|c| **c == 0.0).count();
@@ -28,26 +27,22 @@ impl Polynomial {
     }
 
     /// Returns the coefficients, the highest power first. The zero polynomial has no coefficients.
-    #[must_use]
     pub fn coefficients(&self) -> &[f64] {
         &self.0
     }
 
     /// Returns the degree, which is 0 for constants.
-    #[must_use]
     pub fn degree(&self) -> usize {
         self.0.len().saturating_sub(1)
     }
 
     /// Returns the value at `z`.
-    #[must_use]
     pub fn at(&self, z: Complex64) -> Complex64 {
         let zero = Complex64::new(0.0, 0.0);
         self.0.iter().fold(zero, |sum, c| sum * z + c)
     }
 
     /// Returns the product of both polynomials.
-    #[must_use]
     pub fn times(&self, other: &Self) -> Self {
         if self.0.is_empty() || other.0.is_empty() {
             return Self(Vec::new());
@@ -62,7 +57,6 @@ impl Polynomial {
     }
 
     /// Returns the sum of both polynomials.
-    #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (long, short) = match self.0.len() >= other.0.len() {
             true => (self, other),
@@ -77,7 +71,6 @@ impl Polynomial {
     }
 
     /// Returns all roots, the largest first, by Aberth's method. Constants have no roots.
-    #[must_use]
     pub fn roots(&self) -> Vec<Complex64> {
         let n = self.degree();
         let Some(lead) = self.0.first().filter(|_| n > 0) else {
@@ -166,7 +159,6 @@ impl fmt::Display for Polynomial {
 
 /// Formats a number with this many significant digits, at most 12 of them after the point, without
 /// an exponent.
-#[must_use]
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -176,7 +168,6 @@ pub fn significant(value: f64, digits: i32) -> String {
 }
 
 /// Returns the roots as JSON, each with its parts and its magnitude.
-#[must_use]
 pub fn roots_json(roots: &[Complex64]) -> Value {
     roots
         .iter()
@@ -185,7 +176,6 @@ pub fn roots_json(roots: &[Complex64]) -> Value {
 }
 
 /// Returns text such as `0.735, 0.0004 ± 0.405i`.
-#[must_use]
 pub fn roots_text(roots: &[Complex64]) -> String {
     // The addition of 0 removes the sign of a number that is rounded to 0.
     let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;

@@ -9,7 +9,6 @@ const DEPENDENT: f64 = 1e-9;
 
 /// Returns x. `rows` are the rows of A, all of the same length. Returns `None` if A has fewer rows
 /// than columns, or if the columns are linearly dependent.
-#[must_use]
 pub fn least_squares<const N: usize>(
     rows: &[[f64; N]],
     columns: usize,

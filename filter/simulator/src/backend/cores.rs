@@ -49,7 +49,6 @@ pub struct Cores {
 impl Cores {
     /// Returns a processor with this number of cores. Serial work σ, such as locks, aborts and
     /// cache misses, slows requests down.
-    #[must_use]
     pub fn new(cores: u32, serial: f64) -> Self {
         Self {
             cores,

@@ -19,7 +19,6 @@ pub struct Servers {
 
 impl Servers {
     /// Returns this number of servers.
-    #[must_use]
     pub fn new(servers: u32) -> Self {
         Self {
             servers,

@@ -30,7 +30,6 @@ struct Pool {
 
 impl Staged {
     /// Returns a service with this number of threads for each request type, by [`Request::kind`].
-    #[must_use]
     pub fn new(processor: Cores, threads: impl IntoIterator<Item = u32>) -> Self {
         let pool = |threads: u32| Pool {
             idle: threads.max(1),

@@ -24,7 +24,6 @@ pub struct Series {
 
 impl Series {
     /// Returns a series of intervals of this length, ns.
-    #[must_use]
     pub fn new(length: u64) -> Self {
         Self {
             length: length.max(1),
@@ -58,7 +57,6 @@ impl Series {
     }
 
     /// Returns the number of requests served in these intervals.
-    #[must_use]
     pub fn served(&self, intervals: std::ops::Range<usize>) -> u64 {
         self.of(intervals)
             .map(|i| i.response_times.len() as u64)
@@ -67,7 +65,6 @@ impl Series {
 
     /// Returns the percentage of refusals and failures among the answers of these intervals; `None`
     /// without answers.
-    #[must_use]
     pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let refused: u64 = self
             .of(intervals.clone())
@@ -79,7 +76,6 @@ impl Series {
 
     /// Returns the response time at quantile `q` over these intervals, s; `None` if no request was
     /// served.
-    #[must_use]
     pub fn response_time(&self, intervals: std::ops::Range<usize>, q: f64) -> Option<f64> {
         let mut all: Vec<u32> = self
             .of(intervals)
@@ -90,7 +86,6 @@ impl Series {
 
     /// Returns the mean requested quality in these intervals, ratio; `None` if no request was
     /// served.
-    #[must_use]
     pub fn quality(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let served = self.served(intervals.clone());
         let sum: f64 = self.of(intervals).map(|i| i.quality).sum();
@@ -98,7 +93,6 @@ impl Series {
     }
 
     /// Returns the last admission rate in force in these intervals, requests/s.
-    #[must_use]
     pub fn admission_rate(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         self.of(intervals).filter_map(|i| i.admission_rate).last()
     }

@@ -65,7 +65,6 @@ pub struct Sample {
 
 impl Sample {
     /// Returns s(k), s; `None` if no request was served.
-    #[must_use]
     pub fn mean_delay(&self) -> Option<f64> {
         (self.served > 0).then(|| self.delay / f64::from(self.served))
     }
@@ -89,7 +88,6 @@ pub struct Threads<'a> {
 impl<'a> Threads<'a> {
     /// Returns threads that are sampled every `period` ns. An answer is timely within
     /// `timely_within` ns.
-    #[must_use]
     pub fn new(habits: &'a Habits, period: u64, timely_within: u64, seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let portfolios = (0..habits.threads)
@@ -119,7 +117,6 @@ impl<'a> Threads<'a> {
     }
 
     /// Returns the samples, period by period.
-    #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }

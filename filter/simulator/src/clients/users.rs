@@ -79,7 +79,6 @@ pub struct Users<'a> {
 
 impl<'a> Users<'a> {
     /// Returns users with these stays. Their answers are recorded in intervals of `interval` ns.
-    #[must_use]
     pub fn new(habits: &'a Habits, stays: &[Stay], interval: u64, seed: u64) -> Self {
         let user = |stay: &Stay| User {
             stay: *stay,
@@ -100,19 +99,16 @@ impl<'a> Users<'a> {
     }
 
     /// Returns the answers to users of a class.
-    #[must_use]
     pub fn class(&self, class: u8) -> &Series {
         &self.classes[usize::from(class)]
     }
 
     /// Returns the answers to requests for a page.
-    #[must_use]
     pub fn page(&self, page: usize) -> &Series {
         &self.pages[page]
     }
 
     /// Returns the number of users whose TCP gave up at least once.
-    #[must_use]
     pub fn timed_out(&self) -> usize {
         self.users.iter().filter(|user| user.timed_out).count()
     }

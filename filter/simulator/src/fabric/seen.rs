@@ -100,14 +100,12 @@ impl Seen {
     }
 
     /// Returns the latency at quantile `q` of calls that ran in `class`, µs; `None` if none did.
-    #[must_use]
     pub fn latency_us(&self, class: usize, q: f64) -> Option<f64> {
         let latencies = self.latencies.get(class)?;
         (!latencies.is_empty()).then(|| latencies.value_at_quantile(q) as f64 / 1e3)
     }
 
     /// Returns the ratio of calls in `class` that took at most `limit` µs; `None` if none ran.
-    #[must_use]
     pub fn within_us(&self, class: usize, limit: u64) -> Option<f64> {
         let latencies = self.latencies.get(class)?;
         let within = latencies.count_between(0, limit * 1_000);
@@ -116,7 +114,6 @@ impl Seen {
 
     /// Returns the ratio of calls of `sender` for the highest class that were not downgraded, by
     /// interval; `None` for an interval without such calls.
-    #[must_use]
     pub fn admission(&self, sender: usize) -> Vec<Option<f64>> {
         let part = |sample: &Sample| {
             (sample.asked > 0).then(|| sample.admitted as f64 / sample.asked as f64)
@@ -126,7 +123,6 @@ impl Seen {
     }
 
     /// Returns the mean of [`Seen::admission`] over all senders that called.
-    #[must_use]
     pub fn overall_admission(&self) -> Vec<Option<f64>> {
         let senders = self.samples.first().map_or(0, Vec::len);
         let all: Vec<Vec<Option<f64>>> =
@@ -136,7 +132,6 @@ impl Seen {
     }
 
     /// Returns the throughput of `sender` in the highest class, Gb/s, by interval.
-    #[must_use]
     pub fn throughput(&self, sender: usize) -> Vec<f64> {
         let bytes = |all: &Vec<Sample>| all.get(sender).map_or(0, |sample| sample.bytes);
         let gbps = |bytes: u64| bytes as f64 * 8.0 / self.interval / 1e9;

@@ -34,7 +34,6 @@ pub struct Service {
 
 impl Service {
     /// Returns a service that computes all requests with a slot at the same time.
-    #[must_use]
     pub fn new(name: &str, processes: usize, slots: u32) -> Self {
         Self {
             name: name.to_owned(),
@@ -86,13 +85,11 @@ pub struct Calls {
 
 impl Calls {
     /// Returns one call.
-    #[must_use]
     pub fn one(task: usize, route: Route) -> Self {
         Self::several(task, 1, 1, route)
     }
 
     /// Returns `count` calls, of which `at_once` are made at the same time.
-    #[must_use]
     pub fn several(task: usize, count: u32, at_once: u32, route: Route) -> Self {
         Self {
             task,
@@ -148,7 +145,6 @@ pub struct Workflow {
 
 impl Workflow {
     /// Returns a workflow without partitions whose clients wait forever.
-    #[must_use]
     pub fn new(name: &str, entry: usize) -> Self {
         Self {
             name: name.to_owned(),

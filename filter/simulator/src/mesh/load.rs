@@ -45,7 +45,6 @@ pub enum Arrivals {
 
 impl Load {
     /// Returns requests of this workflow for as long as the run lasts.
-    #[must_use]
     pub fn new(workflow: usize, arrivals: Arrivals) -> Self {
         let item = Item {
             workflow,
@@ -56,7 +55,6 @@ impl Load {
     }
 
     /// Returns the requests of a trace, which is not empty.
-    #[must_use]
     pub fn replay(trace: Vec<Item>, arrivals: Arrivals) -> Self {
         Self {
             trace,

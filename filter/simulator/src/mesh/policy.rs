@@ -33,7 +33,6 @@ impl Setup {
     /// and only refuses requests because of a rate or a deadline. With workflows, requests carry
     /// deadlines. Each workflow is a separate type, so that its processing times are estimated
     /// separately.
-    #[must_use]
     pub fn alike(
         graph: &Graph,
         discipline: &Discipline,

@@ -39,13 +39,11 @@ pub struct Ended {
 
 impl Ended {
     /// Returns the time from sending to the end, s.
-    #[must_use]
     pub fn latency_s(&self) -> f64 {
         (self.at - self.sent) as f64 / 1e9
     }
 
     /// Whether the request was answered.
-    #[must_use]
     pub fn is_served(&self) -> bool {
         self.ending == Ending::Served
     }
@@ -108,7 +106,6 @@ impl Seen {
     }
 
     /// Returns the rate of a workflow's successful answers, requests/s, in a span of time, s.
-    #[must_use]
     pub fn throughput(&self, workflow: usize, time: Range<f64>) -> f64 {
         let (from, until) = ((time.start * 1e9) as u64, (time.end * 1e9) as u64);
         let served = self.ended.iter().filter(|ended| {
@@ -121,7 +118,6 @@ impl Seen {
 
     /// Returns the ratio of a workflow's requests sent in this time that ended with `ending`;
     /// `None` if there are no requests.
-    #[must_use]
     pub fn part(&self, workflow: Option<usize>, time: Range<f64>, ending: Ending) -> Option<f64> {
         let (mut all, mut some) = (0_u64, 0_u64);
         for ended in self.sent_in(workflow, time) {
@@ -132,7 +128,6 @@ impl Seen {
     }
 
     /// Returns the latencies of successful requests that were sent in this time, s, ascending.
-    #[must_use]
     pub fn latencies(&self, workflow: Option<usize>, time: Range<f64>) -> Vec<f64> {
         let served = self.sent_in(workflow, time).filter(|e| e.is_served());
         let mut latencies: Vec<f64> = served.map(Ended::latency_s).collect();
@@ -142,7 +137,6 @@ impl Seen {
 
     /// Returns the median latency, s, of requests that were answered or timed out, in each span of
     /// `step` s. Each median is paired with the end of its span, as in a smoothed time series.
-    #[must_use]
     pub fn medians(&self, workflow: usize, length: f64, step: f64) -> Vec<(f64, Option<f64>)> {
         let spans = (length / step).round() as usize;
         let mut by_span: Vec<Vec<f64>> = vec![Vec::new(); spans];
@@ -162,7 +156,6 @@ impl Seen {
 
     /// Returns the increase of a value per second between two samples, summed over a service's
     /// processes. The samples are the first at or after these times, s.
-    #[must_use]
     pub fn per_second(
         &self,
         service: usize,
@@ -174,7 +167,6 @@ impl Seen {
 
     /// Returns the increase of a value per second, as [`Seen::per_second`] does, for a range of
     /// processes.
-    #[must_use]
     pub fn per_second_of(
         &self,
         processes: Range<usize>,
@@ -200,7 +192,6 @@ impl Seen {
     }
 
     /// Returns the ratio of a service's slots that were held.
-    #[must_use]
     pub fn utilization(&self, service: usize, slots: u32, time: Range<f64>) -> f64 {
         let busy = self.per_second(service, time, |process| process.busy);
         busy / (self.services[service].len() as f64 * f64::from(slots))
@@ -208,7 +199,6 @@ impl Seen {
 
     /// Returns a workflow's rates in force at each sample, summed over a service's processes,
     /// requests/s; `None` if a process has no rate.
-    #[must_use]
     pub fn rates(&self, service: usize, workflow: usize) -> Vec<(f64, Option<f64>)> {
         let sum = |sample: &Sample| {
             let processes = sample.processes[self.services[service].clone()].iter();
@@ -223,7 +213,6 @@ impl Seen {
 
 /// Returns the quantile `q` of sorted values: the smallest value that at least the ratio `q` of the
 /// values doesn't exceed.
-#[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     sorted.get(rank(sorted.len(), q)?).copied()
 }

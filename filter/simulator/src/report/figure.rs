@@ -81,7 +81,6 @@ pub struct Level {
 
 impl Axis {
     /// Returns an axis whose ends are derived from the data.
-    #[must_use]
     pub fn new(label: impl Into<String>) -> Self {
         Self {
             label: label.into(),
@@ -106,7 +105,6 @@ impl Axis {
 
 impl Series {
     /// Returns a series of points `(x, y)`.
-    #[must_use]
     pub fn new(
         name: impl Into<String>,
         style: Style,
@@ -130,7 +128,6 @@ impl Series {
 
 impl Level {
     /// Returns a line with a name.
-    #[must_use]
     pub fn new(at: f64, label: impl Into<String>) -> Self {
         Self {
             at,

@@ -29,7 +29,6 @@ th.left{text-align:left} td.left{text-align:left;white-space:normal;max-width:70
 ";
 
 /// Returns the report as an HTML page.
-#[must_use]
 pub fn html(report: &Report) -> String {
     let title = escape(&report.title);
     let mut out = String::with_capacity(64 * 1024);

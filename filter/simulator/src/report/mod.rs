@@ -109,7 +109,6 @@ pub struct Verdict {
 
 impl Report {
     /// Returns an empty report.
-    #[must_use]
     pub fn new(subject: Subject, title: impl Into<String>) -> Self {
         Self {
             subject,
@@ -129,7 +128,6 @@ impl Report {
     }
 
     /// Judges every result that has an expectation.
-    #[must_use]
     pub fn verdict(&self) -> Verdict {
         let mut verdict = Verdict {
             claims: self.claims.iter().filter(|c| c.holds.is_some()).count(),
@@ -150,13 +148,11 @@ impl Report {
 
 impl Verdict {
     /// Whether all results are as expected.
-    #[must_use]
     pub fn holds(&self) -> bool {
         self.failures.is_empty()
     }
 
     /// Returns the verdict in one line; `None` if the report has no expectations.
-    #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failed = self.failures.len();
         let (all, what) = match (self.cells, self.claims, self.limits) {
@@ -181,7 +177,6 @@ impl Verdict {
 
 impl Claim {
     /// Returns the statement with the measured value and the expected value.
-    #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {
             "" => format!("{}: {}", self.text, self.ours),

@@ -16,7 +16,6 @@ const DECIMALS: f64 = 1e6;
 
 impl ReportRow {
     /// Returns an empty row.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,7 +34,6 @@ impl ReportRow {
     }
 
     /// Returns the value of the field `name`.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }

@@ -59,7 +59,6 @@ pub struct Limited {
 
 impl Limited {
     /// Whether the value is within its limit.
-    #[must_use]
     pub fn holds(&self) -> bool {
         self.ours <= self.limit
     }
@@ -83,7 +82,6 @@ pub struct Compared {
 
 impl Compared {
     /// Whether the value is within its bound; `None` if it has no bound.
-    #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let within = self.within?;
         Some(
@@ -103,13 +101,11 @@ impl Compared {
 
 impl Cell {
     /// Returns a cell with this number and `decimals`. For `None`, returns an empty cell.
-    #[must_use]
     pub fn number(number: Option<f64>, decimals: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(number, decimals))
     }
 
     /// Returns the text of the measured value.
-    #[must_use]
     pub fn ours(&self) -> String {
         match self {
             Self::Empty => "–".to_owned(),

@@ -10,7 +10,6 @@ const OUTSIDE: &str = " !";
 
 /// Returns the report as text. Figures are only in pages. The numbers of figures are in the tables
 /// or in the JSON.
-#[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.

@@ -1,7 +1,6 @@
 //! Phrases that several reports use.
 
 /// Returns a phrase with the number of runs, their size if `requests` is set, and their seeds.
-#[must_use]
 pub fn runs(seeds: u32, requests: Option<u64>, seed: u64) -> String {
     let requests = requests.map(|n| format!(" of {n} requests"));
     let requests = requests.unwrap_or_default();

@@ -124,7 +124,6 @@ impl Offered {
 
 impl Plan {
     /// Returns a plan that replays a recording at its own speed.
-    #[must_use]
     pub fn replay(recording: Recording) -> Self {
         Self {
             offered: Offered::Recorded {
@@ -172,7 +171,6 @@ struct CaseOutcome {
 impl Trial {
     /// Returns the trial of `stage` under `plan`. `policy` and `workload` are the names of their
     /// files or objects, for the report.
-    #[must_use]
     pub fn new(mut stage: StageConfig, policy: &str, plan: Plan, workload: &str) -> Self {
         let mut notes = Vec::new();
         let slots = match (plan.parallelism, &stage.auto_parallelism, &plan.offered) {

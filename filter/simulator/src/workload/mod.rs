@@ -60,7 +60,6 @@ pub struct TypeLoad {
 
 impl TypeLoad {
     /// Returns a type whose requests have no class, cost or deadline.
-    #[must_use]
     pub fn new(
         name: impl Into<String>,
         kind: TypeId,
@@ -138,26 +137,22 @@ impl Workload {
     }
 
     /// Returns the arrival process.
-    #[must_use]
     pub fn process(&self) -> Process {
         self.process
     }
 
     /// Returns the types.
-    #[must_use]
     pub fn types(&self) -> &[TypeLoad] {
         &self.types
     }
 
     /// Returns the ratio of requests that are of type `kind`.
-    #[must_use]
     pub fn share_of(&self, kind: &TypeLoad) -> f64 {
         let total: f64 = self.types.iter().map(|kind| kind.share).sum();
         kind.share / total
     }
 
     /// Returns the mean service time over all types, ms.
-    #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }
@@ -178,13 +173,11 @@ impl Workload {
     }
 
     /// Returns an endless stream of requests at a constant rate.
-    #[must_use]
     pub fn steady(&self, per_second: f64, seed: u64) -> impl Source + '_ {
         Traffic::new(self, vec![(u64::MAX, per_second)], seed)
     }
 
     /// Returns `rate` in requests per second, for `parallelism` slots.
-    #[must_use]
     pub fn per_second(&self, rate: Rate, parallelism: u32) -> f64 {
         match rate {
             Rate::Factor(factor) => factor * f64::from(parallelism) * 1e3 / self.mean_ms,

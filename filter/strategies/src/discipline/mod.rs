@@ -141,7 +141,6 @@ impl Order {
     }
 
     /// Whether requests may be served in an order other than that of their arrival.
-    #[must_use]
     pub fn reorders(&self) -> bool {
         self.discipline != config::Discipline::Fifo
     }
@@ -150,7 +149,6 @@ impl Order {
     /// Orders by limits (slack, deadlines) let no request be overtaken for long. In a short queue,
     /// a wait is mostly the remaining time of requests in service, which a longer queue does not
     /// multiply.
-    #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {
             1.0
@@ -176,7 +174,6 @@ impl Order {
     ///
     /// Orders by size, attained service, class or turn give each type its own place in the queue,
     /// whatever the limits of the others. Under these, requests are judged by that place.
-    #[must_use]
     pub fn admits_by_drain(&self) -> bool {
         self.kind().1.is_none()
     }
@@ -298,7 +295,6 @@ impl Order {
     }
 
     /// Whether `discipline` uses [`Attributes::progress`].
-    #[must_use]
     pub fn needs_progress(discipline: &config::Discipline) -> bool {
         matches!(
             discipline,
@@ -310,7 +306,6 @@ impl Order {
     }
 
     /// Returns the difference between the ranks of two requests that arrive `span` apart.
-    #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
         let (_, layout) = self.kind();
         layout.map_or_else(|| nanos(span), |layout| layout.tolerance(span))

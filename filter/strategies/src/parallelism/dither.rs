@@ -61,7 +61,6 @@ pub struct Dither {
 
 impl Dither {
     /// Returns the number of slots at `now`.
-    #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         match self.side(self.index(now)) {
             1 => self.base.saturating_add(self.up),
@@ -71,14 +70,12 @@ impl Dither {
     }
 
     /// Returns the number of the block at `now`.
-    #[must_use]
     pub fn block(&self, now: Instant) -> u64 {
         self.index(now) / BLOCK
     }
 
     /// Returns the parts of a request's time, from `start` to `end`, above and below the base.
     /// Returns `None` if the request ran too long, or its time is zero.
-    #[must_use]
     pub fn exposure(&self, start: Instant, end: Instant) -> Option<Exposure> {
         let slot = nanos(self.slot).max(1);
         let (first, last) = (self.index(start), self.index(end));
@@ -106,14 +103,12 @@ impl Dither {
 
     /// Returns ln of the ratio between the levels above and at the base, or 0 without a level
     /// above.
-    #[must_use]
     pub fn ln_up(&self) -> f64 {
         (f64::from(self.base.saturating_add(self.up)) / f64::from(self.base.max(1))).ln()
     }
 
     /// Returns ln of the ratio between the levels at the base and below, or 0 without a level
     /// below.
-    #[must_use]
     pub fn ln_down(&self) -> f64 {
         (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1)))
             .ln()

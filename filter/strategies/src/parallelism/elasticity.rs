@@ -127,7 +127,6 @@ impl Moments {
     }
 
     /// Returns the number of blocks that count.
-    #[must_use]
     pub fn blocks(&self) -> f64 {
         self.of[10]
     }
@@ -142,7 +141,6 @@ impl Moments {
 
     /// Returns `(e_up, e_down)`, given the logarithms of the two steps. Returns `None` while there
     /// are too few requests at a level. A step of 0 means that the level doesn't exist.
-    #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, .., blocks] = self.of;
         if n < 10.0 || blocks < 2.0 || uu < 0.03 * n {
@@ -194,7 +192,6 @@ impl Moments {
 
     /// Returns the elasticity over both steps together. In these moments, u is the logarithm of the
     /// level relative to the base, and d is 0.
-    #[must_use]
     pub fn elasticity(&self) -> Estimate {
         let [_, xx, ..] = self.of;
         if self.blocks() < 3.0 || xx <= 1e-9 {

@@ -210,7 +210,6 @@ pub struct Auto {
 
 impl Auto {
     /// Returns a controller that starts with `first` slots, unless there is a record.
-    #[must_use]
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
@@ -242,14 +241,12 @@ impl Auto {
     }
 
     /// Returns P, as far as it is known ([`Law::known`]).
-    #[must_use]
     pub fn slots(&self) -> u32 {
         self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
     /// Returns the mean reference of all types, weighted by the number of requests in each
     /// reference. Returns `None` without references, and while P is unlimited.
-    #[must_use]
     pub fn reference(&self) -> Option<Duration> {
         let sum = |of: fn(&Kind) -> f64| self.kinds.iter().map(of).sum::<f64>();
         let requests = sum(|kind| kind.reference.requests);
@@ -261,20 +258,17 @@ impl Auto {
     }
 
     /// Whether the number of slots is unlimited.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.law.is_open()
     }
 
     /// Whether the service time of a request is representative for a limited number of slots.
     /// `beside` is as in [`Auto::completed`].
-    #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
     }
 
     /// Returns the number of slots on which decisions are based.
-    #[must_use]
     #[inline]
     pub fn limit(&self) -> u32 {
         if self.is_open() {
@@ -285,7 +279,6 @@ impl Auto {
     }
 
     /// Returns the number of slots that may be in use at `now`.
-    #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         self.schedule.level(now)
     }
@@ -294,7 +287,6 @@ impl Auto {
     ///
     /// The process may have been stopped, or its virtual machine suspended. The times of requests
     /// that were in the backend then say nothing about the number of slots.
-    #[must_use]
     pub fn resumed(&self, now: Instant) -> Instant {
         match now.since(self.looked) > SUSPENDED {
             true => now,
@@ -314,7 +306,6 @@ impl Auto {
 
     /// Returns the response time beyond which a request of `kind` is late, or `None` if it is never
     /// late.
-    #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let (_, last) = self.kinds.get(usize::from(kind.0))?.late_after()?;
         Duration::try_from_secs_f64(last).ok()

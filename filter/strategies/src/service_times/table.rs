@@ -49,7 +49,6 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the settings of a stage.
-    #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let types = config.types.iter().map(|kind| TypeSettings {
             name: kind.name.clone(),
@@ -120,13 +119,11 @@ impl<'a> Estimate<'a> {
     }
 
     /// Whether the size of the request makes it miss an objective even without queue wait.
-    #[must_use]
     pub fn is_late_by_size(&self) -> bool {
         self.unit.is_some() && self.condemned
     }
 
     /// Whether the estimate comes from the type's own histogram.
-    #[must_use]
     pub fn is_own(&self) -> bool {
         self.source == Source::Own
     }

@@ -43,7 +43,6 @@ pub struct AcceptFraction {
 
 impl AcceptFraction {
     /// Creates the limit from checked settings.
-    #[must_use]
     pub fn from_config(settings: &AcceptFractionConfig) -> Self {
         let step = Duration::from_micros(settings.step_us);
         Self {
@@ -57,13 +56,11 @@ impl AcceptFraction {
     }
 
     /// Whether |PU| is configured. Otherwise it is P.
-    #[must_use]
     pub fn has_units(&self) -> bool {
         self.units.is_some()
     }
 
     /// Returns MaxUtil · |PU|, the number of slots that may be in use, with P = `parallelism`.
-    #[must_use]
     pub fn available(&self, parallelism: u32) -> f64 {
         self.max_utilization * self.units.unwrap_or(f64::from(parallelism))
     }

@@ -29,7 +29,6 @@ pub struct AcceptanceAllowance {
 
 impl AcceptanceAllowance {
     /// Creates the strategy. `allowances` is A by type, ratios 0..=1.
-    #[must_use]
     pub const fn new(allowances: Vec<f64>) -> Self {
         Self { allowances }
     }

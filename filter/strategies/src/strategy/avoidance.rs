@@ -63,7 +63,6 @@ pub struct Avoidance {
 
 impl Avoidance {
     /// Creates the avoidance of a worker that shares no decisions.
-    #[must_use]
     pub fn new(rule: Rule, window: Window) -> Self {
         Self {
             rule,
@@ -126,7 +125,6 @@ impl Avoidance {
     }
 
     /// Whether decisions of this worker are not published yet.
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         !self.dirty.is_empty()
     }
@@ -158,7 +156,6 @@ impl Avoidance {
 
     /// Returns the probability with which a refusal of type `kind` is overridden, unless the type
     /// is starving.
-    #[must_use]
     pub fn floor(&self, kind: TypeId) -> f64 {
         match &self.rule {
             Rule::AcceptanceAllowance(rule) => rule.floor(kind),

@@ -76,7 +76,6 @@ pub(super) struct ByValue {
 impl Bouncer {
     /// Creates the strategy of a checked configuration. `logic` determines whether it refuses
     /// requests that miss any, or only those that miss all of their objectives.
-    #[must_use]
     pub(super) fn new(config: &StageConfig, logic: Logic, sheds_by_value: bool) -> Self {
         let by_value = || {
             let objectives = config.types.iter().map(|kind| kind.slo.len()).max();

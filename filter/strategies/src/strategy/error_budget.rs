@@ -61,7 +61,6 @@ pub(super) struct ErrorBudget {
 
 impl ErrorBudget {
     /// Creates unspent budgets. No type has more than `objectives` objectives.
-    #[must_use]
     pub(super) fn new(types: usize, objectives: usize) -> Self {
         Self {
             spent: vec![0.0; types * objectives],
@@ -79,7 +78,6 @@ impl ErrorBudget {
 
     /// Whether one more request of `kind` may exceed the type's objective number `at`, which is for
     /// `percentile`.
-    #[must_use]
     pub(super) fn covers(&self, kind: TypeId, at: usize, percentile: f64) -> bool {
         let row = usize::from(kind.0) * self.objectives;
         (self.spent.get(row + at)).is_some_and(|spent| *spent < USABLE * (1.0 - percentile / 100.0))

@@ -38,7 +38,6 @@ pub struct HelpingTheUnderserved {
 
 impl HelpingTheUnderserved {
     /// Creates the strategy. `alpha` is α, 0 < α ≤ 1.
-    #[must_use]
     pub const fn new(alpha: f64) -> Self {
         Self { alpha }
     }

@@ -16,7 +16,6 @@ pub(super) struct MaxQueueLength {
 
 impl MaxQueueLength {
     /// Creates the strategy. `limit` is in requests.
-    #[must_use]
     pub(super) const fn new(limit: u32) -> Self {
         Self { limit }
     }

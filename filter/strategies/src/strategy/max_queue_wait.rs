@@ -31,7 +31,6 @@ pub(super) struct MaxQueueWait {
 
 impl MaxQueueWait {
     /// Creates the strategy. `limits` has T for each type, and `demand` measures `pt_mavg`.
-    #[must_use]
     pub(super) fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }
     }

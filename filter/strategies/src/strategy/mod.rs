@@ -213,7 +213,6 @@ pub struct Strategy {
 
 impl Strategy {
     /// Creates the strategy of a checked configuration.
-    #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let capacity = config.strategy.accept_fraction();
         Self {

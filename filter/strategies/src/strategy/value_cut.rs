@@ -354,7 +354,6 @@ impl ValueCut {
     /// Returns a cut that refuses nothing before the first step. `values` has the values of the
     /// types, and `scales` the factors of the classes. Without `scales` there is one class with
     /// factor 1.
-    #[must_use]
     pub fn new(values: &[f64], scales: &[f64]) -> Self {
         let scales = match scales.first() {
             Some(first) if scales.iter().any(|scale| scale != first) => scales,
@@ -394,7 +393,6 @@ impl ValueCut {
     }
 
     /// Creates the cut of a checked configuration.
-    #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
         let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
@@ -464,7 +462,6 @@ impl ValueCut {
 
     /// Returns the time in the backend after which a request of `kind` counts as not delivered,
     /// regardless of its outcome. Returns `None` if there is no such time.
-    #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = self.index(kind);
         let (first, last) = self.kinds[at].objectives?;
@@ -490,7 +487,6 @@ impl ValueCut {
     /// Returns the time in the backend after which a request of `kind` is silent. The time is
     /// longer than requests usually take. It is at most [`Self::late_after`], unless the type is
     /// usually late.
-    #[must_use]
     pub fn silent_after(&self, kind: TypeId) -> Option<Duration> {
         let late = self.late_after(kind)?;
         let at = self.index(kind);
@@ -527,7 +523,6 @@ impl ValueCut {
 
     /// Whether a request with queue wait `wait`, whose [rival](Self::rival) waits `rival_wait`,
     /// leaves more valuable types enough of their slack.
-    #[must_use]
     pub fn is_below_ceiling(
         &self,
         request: &Attributes,
@@ -540,7 +535,6 @@ impl ValueCut {
 
     /// Returns the type whose wait is checked in addition to the request's own, because it shows
     /// how much slack of more valuable types is used.
-    #[must_use]
     pub fn rival(&self, request: &Attributes) -> Option<TypeId> {
         self.cells[self.cell(request.kind, request.class)].rival
     }
@@ -575,7 +569,6 @@ impl ValueCut {
 
     /// Returns the part of a type's requests that the cut admits, ratio 0..=1. It is the average
     /// over the type's classes, weighted by work.
-    #[must_use]
     pub fn admitted(&self, kind: TypeId) -> f64 {
         self.mean(kind, |cell| cell.admitted)
     }
@@ -583,7 +576,6 @@ impl ValueCut {
     /// Returns the value that requests of this type deliver per second of slot time, which is the
     /// type's rank. It is the average over the type's classes, weighted by work. Returns 0 while
     /// the type's cost is not known.
-    #[must_use]
     pub fn density(&self, kind: TypeId) -> f64 {
         let known = &self.kinds[self.index(kind)];
         if known.has_no_rank() {
@@ -593,7 +585,6 @@ impl ValueCut {
     }
 
     /// Returns the number of slots that arrivals of this type demand, λm.
-    #[must_use]
     pub fn asked(&self, kind: TypeId) -> f64 {
         self.classes_of(kind).iter().map(|cell| cell.rate).sum()
     }
@@ -617,7 +608,6 @@ impl ValueCut {
 
     /// Returns the budget of the cut as a fraction of P. It is ρ times the part of P that may be
     /// used.
-    #[must_use]
     pub fn budget(&self) -> f64 {
         let usable = match self.all > 0.0 {
             true => self.slots / self.all,
@@ -628,19 +618,16 @@ impl ValueCut {
 
     /// Whether, for a second, each request that the cut admitted on this worker was admitted in the
     /// end and met its objectives by Alg. 1.
-    #[must_use]
     pub fn is_calm(&self, now: Instant) -> bool {
         now.since(self.missed_at) >= CALM
     }
 
     /// Whether any type is cut.
-    #[must_use]
     pub fn cuts(&self) -> bool {
         self.cells.iter().any(|cell| cell.admitted < 1.0)
     }
 
     /// Whether all floors of starvation avoidance together demand at most P slots.
-    #[must_use]
     pub fn floors_fit(&self) -> bool {
         self.floors_fit
     }
@@ -679,7 +666,6 @@ impl ValueCut {
 
     /// Returns the mean time for which a request of `kind` in the backend holds a slot, s, or
     /// `None` while it is not known.
-    #[must_use]
     #[inline]
     pub fn slot_time(&self, kind: TypeId) -> Option<f64> {
         let known = &self.kinds[self.index(kind)];
@@ -689,7 +675,6 @@ impl ValueCut {
     /// Returns the largest number of slots that requests of `kind` hold by chance. With a limit,
     /// returns the number of slots that no other type needs, if that is more. Returns infinity
     /// without traffic of other types.
-    #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let own = used(self.classes_of(kind));
         let others = (self.used - own).max(0.0);
@@ -705,7 +690,6 @@ impl ValueCut {
 
     /// Whether `kind` is broken with silent requests since its last answer, or has few outcomes
     /// since it was broken.
-    #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
         let at = self.index(kind);
         self.deliveries[at].is_unanswered() || self.deliveries[at].recovers()
@@ -713,7 +697,6 @@ impl ValueCut {
 
     /// Whether `kind` is broken and other types are protected from it. Most of its requests are
     /// then refused.
-    #[must_use]
     #[inline]
     pub fn is_broken(&self, kind: TypeId) -> bool {
         self.kinds[self.index(kind)].is_broken

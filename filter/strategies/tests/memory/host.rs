@@ -80,7 +80,6 @@ pub(crate) struct MemoryHost {
 
 impl MemoryHost {
     /// Creates a host without metrics and blobs.
-    #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -115,7 +114,6 @@ impl MemoryHost {
     }
 
     /// Takes the wake-ups of `worker` since the last call.
-    #[must_use]
     pub(crate) fn take_wakes(&self, worker: u32) -> u32 {
         self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
     }
@@ -126,7 +124,6 @@ impl MemoryHost {
     }
 
     /// Returns the value of the counter or gauge `name`; `None` if it is undefined or a histogram.
-    #[must_use]
     pub(crate) fn value(&self, name: &str) -> Option<u64> {
         let metrics = self.metrics();
         let metric = &metrics.all[*metrics.ids.get(name)?];
@@ -135,7 +132,6 @@ impl MemoryHost {
 
     /// Returns the number and the sum of the values in the histogram `name`; `None` if it doesn't
     /// exist.
-    #[must_use]
     pub(crate) fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();
         let metric = &metrics.all[*metrics.ids.get(name)?];
@@ -148,7 +144,6 @@ impl MemoryHost {
     }
 
     /// Returns kinds, names and values of all metrics, in the order of their definition.
-    #[must_use]
     pub(crate) fn all_metrics(&self) -> Vec<(MetricKind, String, u64)> {
         let metrics = self.metrics();
         let row = |m: &Metric| (m.kind, m.name.clone(), m.value.load(Ordering::SeqCst));
@@ -156,7 +151,6 @@ impl MemoryHost {
     }
 
     /// Returns the names of all blobs, sorted.
-    #[must_use]
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.blobs().keys().cloned().collect();
         keys.sort_unstable();
@@ -164,7 +158,6 @@ impl MemoryHost {
     }
 
     /// Returns the number of host calls so far.
-    #[must_use]
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
@@ -393,7 +386,6 @@ pub(crate) struct Group<'a> {
 
 impl<'a> Group<'a> {
     /// Creates the VMs of `id`.
-    #[must_use]
     pub(crate) fn new(memory: &'a MemoryHost, id: &'a str) -> Self {
         Self { memory, id }
     }

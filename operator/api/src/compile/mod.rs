@@ -30,7 +30,6 @@ pub struct Compiled {
 
 /// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
 /// endpoints of each target. For a folder, where both numbers are unknown, both numbers are 1.
-#[must_use]
 pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
     let winners = winners(policies);
     let promises = promises(&winners);
@@ -52,7 +51,6 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compi
 pub type Winners<'a> = BTreeMap<&'a TargetRef, &'a ValidPolicy>;
 
 /// Returns the oldest of `policies` at each of their targets.
-#[must_use]
 pub fn winners<'a>(policies: &[&'a ValidPolicy]) -> Winners<'a> {
     let mut by_age = policies.to_vec();
     by_age.sort_by_key(|policy| precedence(policy));
@@ -76,7 +74,6 @@ pub struct Conflict {
 
 /// Returns the conflicts of a policy with the `winners` that have precedence over it. The policy
 /// may be invalid. Then no version of it would be in force at these targets.
-#[must_use]
 pub fn conflicts(
     policy: Precedence<'_>,
     targets: &[TargetRef],
@@ -93,7 +90,6 @@ pub fn conflicts(
 }
 
 /// Returns the configuration that enforces `policy` alone, in front of `endpoints` endpoints.
-#[must_use]
 pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
     enforcing(policy, endpoints.into(), 1)
 }
@@ -161,7 +157,6 @@ pub fn outbound(calls: OutboundConfig) -> FilterConfig {
 }
 
 /// Returns the configuration of these stages, in matching order.
-#[must_use]
 pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
     revised(FilterConfig {
         stages,
@@ -179,14 +174,12 @@ fn revised(mut config: FilterConfig) -> FilterConfig {
 pub type Precedence<'a> = (bool, Option<&'a str>, &'a str, &'a str);
 
 /// Returns the precedence of a policy.
-#[must_use]
 pub fn precedence(policy: &ValidPolicy) -> Precedence<'_> {
     let (namespace, name) = (&policy.namespace, &policy.name);
     precedence_of(policy.created.as_deref(), namespace, name)
 }
 
 /// Returns the precedence of a policy, which may be invalid, with this `creationTimestamp`.
-#[must_use]
 pub fn precedence_of<'a>(
     created: Option<&'a str>,
     namespace: &'a str,

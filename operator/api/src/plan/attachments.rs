@@ -66,7 +66,6 @@ impl Attachments {
     }
 
     /// Returns the number of cached results.
-    #[must_use]
     pub fn remembered(&self) -> usize {
         self.made().len()
     }

@@ -30,7 +30,6 @@ impl Plan {
     /// pass. The cost is `O(log targets)` for a target. For the cost for labels, see [`enforced`].
     ///
     /// [`enforced`]: super::Attachments::enforced
-    #[must_use]
     pub fn for_proxy(&self, claims: &ProxyClaims<'_>) -> Arc<Enforced> {
         let found = match (claims.target, self.in_cluster) {
             (Some(target), _) => self.by_target(target, claims.namespace),

@@ -21,7 +21,6 @@ pub struct Selectors {
 impl Selectors {
     /// Returns an index of `selectors`. A selector without labels matches nothing: forgotten labels
     /// must not mean all Pods.
-    #[must_use]
     pub fn new(selectors: Vec<ProxySelector>) -> Self {
         let mut shared: HashMap<(&str, &str, &str), usize> = HashMap::new();
         for selector in &selectors {

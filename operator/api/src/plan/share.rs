@@ -36,7 +36,6 @@ pub enum Endpoints {
 
 impl Share {
     /// Returns the portion of one proxy.
-    #[must_use]
     pub fn portion(&self) -> Portion {
         let shared = match (&self.endpoints, self.slots) {
             (Endpoints::Own, Slots::PerEndpoint(_)) => return self.slots.portion(1, 1),
@@ -48,7 +47,6 @@ impl Share {
 
     /// Returns the stage of a proxy with this share, from the `stage` of a proxy with the share
     /// `own`.
-    #[must_use]
     pub fn instead_of(&self, own: &Self, stage: &StageConfig) -> StageConfig {
         let (here, there) = (self.portion(), own.portion());
         Portion {
@@ -61,7 +59,6 @@ impl Share {
     /// Returns the share of a proxy that one policy reaches through two targets, with one stage.
     /// The share covers the endpoints of both targets. The number of proxies is that of the target
     /// with more proxies.
-    #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {
             (Endpoints::Own, other) => other.clone(),

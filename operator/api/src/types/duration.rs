@@ -31,7 +31,6 @@ impl Duration {
     }
 
     /// Returns the text of `us` µs, rounded down to whole milliseconds.
-    #[must_use]
     pub fn of_micros(us: u64) -> Self {
         Span::from_micros(us).into()
     }

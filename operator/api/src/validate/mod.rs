@@ -85,7 +85,6 @@ impl FileReport {
     }
 
     /// Returns the report of a file that can't be read.
-    #[must_use]
     pub fn failed(file: &str, problem: Problem) -> Self {
         Self {
             file: file.to_owned(),
@@ -98,7 +97,6 @@ impl FileReport {
 
 /// Checks `bytes`, the content of the file named `file`. Objects of other APIs, such as a Service,
 /// are ignored if the file also has policies.
-#[must_use]
 pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     let mut documents: Vec<Node> = match parse(file, bytes) {
         Ok(documents) => documents.into_iter().flat_map(objects).collect(),

@@ -51,13 +51,11 @@ impl<T: DeserializeOwned> Parsed<T> {
     }
 
     /// Returns the value, with replacements for mistakes.
-    #[must_use]
     pub fn value(&self) -> &T {
         &self.value
     }
 
     /// Returns a problem of the field at `path`, such as `types[2].name`.
-    #[must_use]
     pub fn problem(&self, path: &str, message: &str) -> Problem {
         let path = parse_path(path);
         let at = self.node.position(&path);

@@ -33,7 +33,6 @@ pub struct ValidPolicy {
 
 impl ValidPolicy {
     /// Returns `namespace/name`.
-    #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

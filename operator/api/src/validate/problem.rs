@@ -62,7 +62,6 @@ impl Problem {
     }
 
     /// Returns `FILE:LINE:COLUMN`, as far as known.
-    #[must_use]
     pub fn place(&self) -> String {
         match (self.line, self.column) {
             (Some(line), Some(column)) => format!("{}:{line}:{column}", self.file),
@@ -71,7 +70,6 @@ impl Problem {
     }
 
     /// Returns `FIELD: VALUE; a right value`.
-    #[must_use]
     pub fn text(&self) -> String {
         match self.field.as_str() {
             "" => self.message.clone(),

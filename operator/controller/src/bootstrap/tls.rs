@@ -56,7 +56,6 @@ pub struct SdsFiles {
 impl SdsFiles {
     /// Returns the paths beside the bootstrap. For `envoy.yaml`, these are
     /// `envoy-xds-certificate.yaml` or `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
-    #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {
         let part = match identity {
             ProxyIdentity::Certificate { .. } => "certificate",

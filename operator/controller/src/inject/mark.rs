@@ -47,7 +47,6 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, Str
 
 /// Returns the application's port and the name of Envoy's port, as an injected Pod's annotation
 /// records them.
-#[must_use]
 pub fn injected_ports(annotation: &str) -> Option<(u16, String)> {
     let mark = serde_json::from_str::<Mark>(annotation).ok()?;
     let name = mark.port_name.unwrap_or_else(|| PORT_NAME.to_owned());

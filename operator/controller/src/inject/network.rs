@@ -6,7 +6,6 @@ use super::{Injected, is_tcp, selects};
 
 /// Returns a warning if `policy` selects these Pods and admits traffic to the application's port,
 /// but not to Envoy's.
-#[must_use]
 pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     let spec = &policy["spec"];
     let types = spec["policyTypes"].as_array();

@@ -75,7 +75,6 @@ pub struct OwnCertificate {
 
 impl OwnCertificate {
     /// Returns a signer for these DNS names and IP addresses that writes into `files`.
-    #[must_use]
     pub fn new(client: Client, secret: ObjectKey, names: Vec<String>, files: TlsFiles) -> Self {
         Self {
             api: Api::namespaced(client, &secret.namespace),

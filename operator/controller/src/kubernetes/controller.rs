@@ -67,7 +67,6 @@ pub struct Controller {
 
 impl Controller {
     /// Returns a controller for these namespaces. [`Self::run`] starts it.
-    #[must_use]
     pub fn new(
         client: Client,
         namespaces: Namespaces,

@@ -34,7 +34,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 pub type News = (ObjectReference, Event);
 
 /// Returns Events for the reportable transitions from `old` to `new`, one for each reason.
-#[must_use]
 pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicyStatus) -> Vec<Event> {
     let mut notes_by_reason: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
     for entry in ours(new) {
@@ -73,7 +72,6 @@ pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicySta
 }
 
 /// Returns an Event's reference to a policy.
-#[must_use]
 pub fn reference(policy: ObjectKey, uid: String) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.to_owned()),

@@ -15,7 +15,6 @@ use headgate_deliver::read::key;
 
 /// Validates one policy. `before` is the known object with this name. Its last valid version is
 /// kept if it has the same UID.
-#[must_use]
 pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyObject {
     let uid = policy.uid().unwrap_or_default();
     let generation = policy.metadata.generation.unwrap_or(0);

@@ -149,7 +149,6 @@ impl ElectionArgs {
 pub type Leadership = watch::Receiver<Option<Instant>>;
 
 /// Whether a write may begin now.
-#[must_use]
 pub fn may_write(leadership: &Leadership, now: Instant) -> bool {
     leadership.borrow().is_some_and(|until| now < until)
 }
@@ -204,7 +203,6 @@ impl Candidate {
     /// When this replica takes the Lease, the candidate sets the last value to true if the previous
     /// leader may have ended before this replica began to serve. This compares the wall clocks of
     /// both. The task that handles such an outage sets it to false.
-    #[must_use]
     pub fn new(
         client: Client,
         lease: ObjectKey,

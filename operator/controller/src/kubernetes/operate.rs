@@ -87,7 +87,6 @@ pub struct OperatorArgs {
 
 impl OperatorArgs {
     /// Returns the access to the API server.
-    #[must_use]
     pub fn access(&self) -> Access {
         Access {
             kubeconfig: self.kubeconfig.clone(),
@@ -96,7 +95,6 @@ impl OperatorArgs {
     }
 
     /// Returns the namespace of this operator, if given.
-    #[must_use]
     pub fn namespace(&self) -> Option<String> {
         self.pod_namespace.clone().filter(|n| !n.is_empty())
     }
@@ -285,13 +283,11 @@ impl Operator {
     }
 
     /// Returns the authorizer of requests for this operator's status and metrics.
-    #[must_use]
     pub fn authorizer(&self) -> Authorizer {
         Authorizer::new(self.client.clone())
     }
 
     /// Returns the reviewer of proxies' tokens.
-    #[must_use]
     pub fn proxy_tokens(&self) -> ProxyTokens {
         ProxyTokens::new(self.client.clone())
     }

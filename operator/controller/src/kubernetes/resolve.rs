@@ -36,7 +36,6 @@ use headgate_deliver::cluster::{Cluster, ObjectKey, PolicyObject};
 use headgate_deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 
 /// Makes one plan. For consecutive plans, see [`Planner`].
-#[must_use]
 pub fn plan(cluster: &Cluster) -> Plan {
     Planner::default().plan(cluster)
 }
@@ -106,7 +105,6 @@ impl<'a> Draft<'a> {
 impl Planner {
     /// Returns a planner without cached state, for a cluster with Envoy Gateway in this namespace.
     /// `is_native` is true if Envoy Gateway's proxies run the native filter.
-    #[must_use]
     pub fn new(envoy_gateway: impl Into<String>, is_native: bool) -> Self {
         Self {
             envoy_gateway: envoy_gateway.into(),

@@ -15,7 +15,6 @@ const BACKLOG: usize = 64;
 
 /// Returns the namespaces that match `selector`, and keeps them up to date while they are used.
 /// They don't change while the API server doesn't answer.
-#[must_use]
 pub fn selected(client: &Client, selector: &str) -> Namespaces {
     let (names, receiver) = watch::channel(None);
     let (out, mut news) = mpsc::channel(BACKLOG);

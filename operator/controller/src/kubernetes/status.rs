@@ -51,7 +51,6 @@ pub struct Wanted {
 }
 
 /// Returns the status to write in place of `old`. Entries of other controllers don't change.
-#[must_use]
 pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time) -> Wanted {
     let generation = facts.state.generation;
     let (old_summary, old) = old.map_or((&[][..], &[][..]), |s| (&s.conditions, &s.ancestors));
@@ -170,7 +169,6 @@ fn as_written(
 
 /// Returns a policy's conditions over all its targets, as observed on the API server. They are
 /// pending until a status for the plan's generation has been written.
-#[must_use]
 pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
     let written = status.map_or(&[][..], |s| &s.conditions);
     let is_news = |c: &&Condition| c.observed_generation >= Some(state.generation);
@@ -190,7 +188,6 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
 
 /// Whether some proxy's answer is pending. A target without proxies counts as pending too, because
 /// streams and deliveries may not have processed a new plan yet.
-#[must_use]
 pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
     status
         .ancestors

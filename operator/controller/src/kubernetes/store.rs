@@ -105,7 +105,6 @@ impl Observed {
     }
 
     /// Returns the observed status of `policy`.
-    #[must_use]
     pub fn new(policy: &PolicyResource) -> Self {
         Self {
             uid: policy.uid().unwrap_or_default(),
@@ -122,7 +121,6 @@ pub struct Observations(Mutex<BTreeMap<ObjectKey, Arc<Observed>>>);
 
 impl Observations {
     /// Returns the status of one policy.
-    #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<Observed>> {
         self.lock().get(key).cloned()
     }
@@ -165,7 +163,6 @@ pub struct Store {
 impl Store {
     /// Returns an empty store. `peers_service` is the Service whose endpoints are Headgate's
     /// replicas.
-    #[must_use]
     pub fn new(peers_service: ObjectKey) -> Self {
         Self {
             peers_service,
@@ -174,20 +171,17 @@ impl Store {
     }
 
     /// Returns the current cluster.
-    #[must_use]
     pub fn cluster(&self) -> Arc<Cluster> {
         Arc::clone(&self.cluster)
     }
 
     /// Returns the policies' statuses.
-    #[must_use]
     pub fn observations(&self) -> Arc<Observations> {
         Arc::clone(&self.observations)
     }
 
     /// Returns the resources that haven't been listed yet. A plan without them would lack policies
     /// or Pods, and proxies would lose their configuration.
-    #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let mut waiting = RESOURCES.to_vec();
         waiting.retain(|name| !self.listed.contains(name));
@@ -195,14 +189,12 @@ impl Store {
     }
 
     /// Returns the namespace of the replicas' own EndpointSlices.
-    #[must_use]
     pub fn own_namespace(&self) -> &str {
         &self.peers_service.namespace
     }
 
     /// Returns one address of each ready replica of Headgate, including this one. With both
     /// addresses of a dual-stack Service, a replica's proxies would be counted twice.
-    #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
         let addresses = self.slices.of(&self.peers_service).flat_map(|s| {
             // The Service usually has one port. If it has several, the admin port has this name.

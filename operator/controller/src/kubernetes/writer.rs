@@ -194,7 +194,6 @@ enum Failure {
 
 impl Writer {
     /// Returns a writer that hasn't started.
-    #[must_use]
     pub fn new(
         client: Client,
         inputs: Inputs,

@@ -51,7 +51,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Returns metrics that start at zero. A process has one instance, but tests have several.
-    #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let plan = PlanMetrics::register(&mut registry);
@@ -68,7 +67,6 @@ impl Metrics {
     }
 
     /// Returns all metrics, including the gauges of `report`, in the OpenMetrics text format.
-    #[must_use]
     pub fn render(&self, report: &Report) -> String {
         let mut gauges = Registry::with_prefix(PREFIX);
         report::register(&mut gauges, report);

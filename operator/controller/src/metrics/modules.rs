@@ -50,7 +50,6 @@ impl ModuleMetrics {
     }
 
     /// Returns the number of requests with this outcome.
-    #[must_use]
     pub fn count(&self, result: ServeResult) -> u64 {
         self.served.get_or_create(&labels(result)).get()
     }

@@ -57,7 +57,6 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Whether a path names a policy file.
-#[must_use]
 pub fn is_policy_file(path: &Path) -> bool {
     let hidden = path
         .file_name()

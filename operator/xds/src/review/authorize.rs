@@ -86,7 +86,6 @@ impl From<Error> for Refusal {
 
 impl Authorizer {
     /// Returns an authorizer that sends its reviews through `client`.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
             client,

@@ -85,7 +85,6 @@ pub struct ProxyTokens {
 
 impl ProxyTokens {
     /// Returns a reviewer that sends its reviews through `client`.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
             client,

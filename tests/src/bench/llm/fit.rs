@@ -174,7 +174,6 @@ impl Fit {
 
     /// Returns a table with the server's figures, the difference of the server between rounds, and
     /// the model's figures divided by the server's.
-    #[must_use]
     pub fn table(&self) -> String {
         let slowness = self.slowness();
         let mut table = Table::new(&[

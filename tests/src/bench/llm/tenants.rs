@@ -254,7 +254,6 @@ impl Run {
 impl Tenants {
     /// Returns a table, with the refusals below the table. The table shows the run with the median
     /// share of each row.
-    #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::new(&[
             "",

@@ -227,7 +227,6 @@ pub struct State {
 impl State {
     /// Whether the state is within the bounds on which the code relies, and its numbers are within
     /// their ranges.
-    #[must_use]
     pub fn is_valid(&self) -> bool {
         let mut quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
         quotients.all(is_amount)
@@ -299,14 +298,12 @@ impl State {
 
     /// Returns σ, the rate at which the process admits `workflow`, requests/s. It is infinite for
     /// no limit.
-    #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
     }
 
     /// Returns the rate of `workflow` to announce to an unknown process, requests/s, or `None` for
     /// no limit.
-    #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
         let announced = self.upstream.newcomer(workflow, self.rate(workflow));
         announced.is_finite().then_some(announced)
@@ -428,7 +425,6 @@ pub struct Adaptation {
 impl Adaptation {
     /// Creates the algorithm with the sharing policy of `config`. If `shares_slots` is false, line
     /// 1, which shares the process's slots among workflows, is left out.
-    #[must_use]
     pub fn new(config: &WorkflowsConfig, shares_slots: bool) -> Self {
         Self {
             sharing: Sharing::new(&config.sharing),

@@ -30,7 +30,6 @@ const MOST_DOTS: usize = 32;
 const CHARACTER: f64 = 6.3;
 
 /// Returns the figure as an SVG element for a page with the rules of [`theme::CSS`].
-#[must_use]
 pub fn svg(figure: &Figure) -> String {
     let mut body = String::new();
     let legend = legend::draw(&mut body, figure, LEFT, WIDTH - RIGHT);
@@ -82,7 +81,6 @@ fn colour(at: usize, series: &Series) -> usize {
 }
 
 /// Escapes text for HTML and SVG.
-#[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -100,7 +100,6 @@ type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
 /// Whether `head`, the start of a file, is from an access log rather than from YAML. Envoy's own
 /// messages may precede the first request, as in a container's log.
-#[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let mut fields = text.lines().filter_map(|line| fields(line).ok());
@@ -132,13 +131,11 @@ impl Recording {
 
     /// Returns the names and ids of the types that occur, in the policy's order. [`Request::kind`]
     /// is an index into this list.
-    #[must_use]
     pub fn types(&self) -> &[(String, TypeId)] {
         &self.types
     }
 
     /// Returns the number of requests.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.requests.len()
     }
@@ -149,13 +146,11 @@ impl Recording {
     }
 
     /// Returns the rate, requests per second.
-    #[must_use]
     pub fn per_second(&self) -> f64 {
         self.requests.len() as f64 * 1e9 / self.period_ns()
     }
 
     /// Returns the mean service time, ms.
-    #[must_use]
     pub fn mean_ms(&self) -> f64 {
         let sum: f64 = self.requests.iter().map(|r| r.processing as f64).sum();
         sum / 1e6 / self.requests.len().max(1) as f64
@@ -176,7 +171,6 @@ impl Recording {
     }
 
     /// Returns the service times of the requests of this type, ms.
-    #[must_use]
     pub fn service_times_ms(&self, kind: TypeId) -> Vec<f64> {
         let at = self.types.iter().position(|(_, id)| *id == kind);
         let of_kind = self.requests.iter().filter(|r| Some(r.kind) == at);
@@ -184,7 +178,6 @@ impl Recording {
     }
 
     /// Returns caveats about the recording, one sentence each.
-    #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.passed.iter().map(say).collect();
         if self.unserved > 0 {

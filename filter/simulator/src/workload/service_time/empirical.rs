@@ -82,7 +82,6 @@ impl Empirical {
     }
 
     /// Returns the mean, ms.
-    #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }

@@ -82,19 +82,16 @@ impl LogNormal {
     }
 
     /// Returns the mean, ms.
-    #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }
 
     /// Returns the median, ms.
-    #[must_use]
     pub fn median_ms(&self) -> f64 {
         self.median_ms
     }
 
     /// Returns the 90th percentile, ms.
-    #[must_use]
     pub fn p90_ms(&self) -> f64 {
         self.median_ms * (self.sigma * Z_90).exp()
     }

@@ -51,7 +51,6 @@ pub enum ServiceTime {
 
 impl ServiceTime {
     /// Returns the mean, ms.
-    #[must_use]
     pub fn mean_ms(&self) -> f64 {
         match self {
             Self::Constant(mean) | Self::Exponential(mean) => *mean,

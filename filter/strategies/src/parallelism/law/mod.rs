@@ -221,7 +221,6 @@ crate::shared::record!(Law, 20);
 
 impl Law {
     /// Creates an open law. `slots` is the assumed number of slots that the backend can use.
-    #[must_use]
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
             opened: now,
@@ -238,45 +237,38 @@ impl Law {
     }
 
     /// Whether the values of a decoded record are plausible.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.base.is_finite() && self.base >= 1.0 && self.ln_scale.is_finite()
     }
 
     /// Whether a start is in progress, in which slots double until service times are stretched.
-    #[must_use]
     pub fn is_starting(&self) -> bool {
         self.limit == Limit::Starting
     }
 
     /// Returns the estimate, in slots.
-    #[must_use]
     pub fn slots(&self) -> u32 {
         self.base as u32
     }
 
     /// Returns the number of the schedule. It changes with every new schedule.
-    #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Returns the number of times that current times replaced the references, and Σ ln of the
     /// factors by which references were multiplied.
-    #[must_use]
     pub fn references(&self) -> (u32, f64) {
         (self.rebased, self.ln_scale)
     }
 
     /// Whether P is at the knee and service times are unchanged. Only then may references follow
     /// service times.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.resting && self.stretch < STRETCHED
     }
 
     /// Returns the schedule.
-    #[must_use]
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
         let base = if self.is_open() {

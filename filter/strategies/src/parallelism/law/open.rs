@@ -122,14 +122,12 @@ const LEAST: f64 = 3.0;
 
 impl Law {
     /// Whether the number of slots is unlimited.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.limit == Limit::Open
     }
 
     /// Returns the number of working slots. It is P, or without a limit the recent maximum of ended
     /// work.
-    #[must_use]
     pub fn working(&self) -> f64 {
         if self.is_open() {
             self.peak.max(LEAST)
@@ -141,7 +139,6 @@ impl Law {
     /// Returns P as far as it is known. Without a limit, returns the P that was found before, or
     /// the recent maximum of slots in use if that is higher. If no P was found, returns twice that
     /// maximum, so that an autoscaler that uses the part of slots in use finds room.
-    #[must_use]
     pub fn known(&self) -> u32 {
         if !self.is_open() {
             return self.slots();

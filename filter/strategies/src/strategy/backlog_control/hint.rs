@@ -10,14 +10,12 @@ pub const HEADER: &str = "x-headgate-rejection-rate";
 
 /// Returns the header's value for a rejection rate. The value is a ratio 0..=1 with at most three
 /// digits after the point. It is not 0 if any request was refused.
-#[must_use]
 pub fn value(rate: f64) -> String {
     let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();
     (thousandths / 1e3).to_string()
 }
 
 /// Returns the rejection rate in the header's `value`, or `None` if the value is not a ratio.
-#[must_use]
 pub fn rate(value: &[u8]) -> Option<f64> {
     let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;
     (0.0..=1.0).contains(&rate).then_some(rate)

@@ -99,7 +99,6 @@ pub struct BacklogControl {
 
 impl BacklogControl {
     /// Creates the strategy of `control` in `stage`.
-    #[must_use]
     pub fn new(control: &BacklogControlConfig, stage: &StageConfig) -> Self {
         let work_is_time = control.cost == CostConfig::Measured;
         let unit = if work_is_time && control.control == BacklogSignal::Backlog {
@@ -132,7 +131,6 @@ impl BacklogControl {
 
     /// Returns the bound on the controlled signal, or AC's probability. Returns `None` until enough
     /// requests were served for the first bound.
-    #[must_use]
     pub fn bound(&self) -> Option<f64> {
         let control = self.known.control?;
         Some(self.bound_of(&control, &self.known))

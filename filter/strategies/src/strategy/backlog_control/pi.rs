@@ -67,7 +67,6 @@ pub(super) fn dead_time(target: Duration, period: Duration) -> f64 {
 impl Gains {
     /// Returns the gains for a plant in which all slots together serve a unit of the bound in
     /// `drain` seconds (g = c̄ / P), with the delay's `target` and the sampling `period`.
-    #[must_use]
     pub fn derived(drain: f64, target: Duration, period: Duration) -> Self {
         let q = 0.7 / (2.0 * dead_time(target, period) - 1.0);
         let beta = 1.0 - 0.75 * q;

@@ -87,7 +87,6 @@ struct Part {
 
 impl ResponseTimeController {
     /// Creates the controllers of a stage. `settings` and `config` must have been checked.
-    #[must_use]
     pub(super) fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
         let law = RateLaw::new(settings);
         let targets: Vec<f64> = settings
@@ -117,7 +116,6 @@ impl ResponseTimeController {
 
     /// Returns the rate at which requests are admitted, requests/s, or `None` if the rate isn't
     /// enforced.
-    #[must_use]
     pub(super) fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
         self.law.is_enforced(controller).then_some(controller.rate)

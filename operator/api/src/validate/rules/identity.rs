@@ -186,7 +186,6 @@ fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<Target
 }
 
 /// Whether `label` is a DNS label (RFC 1123), the form of names of namespaces and Services.
-#[must_use]
 pub fn is_label(label: &str) -> bool {
     LABEL.is(label)
 }

@@ -61,7 +61,6 @@ fn listed(names: &[&str]) -> String {
 }
 
 /// Whether a type or a class may have this name.
-#[must_use]
 pub fn is_name(name: &str) -> bool {
     NAMES.is(name)
 }

@@ -38,7 +38,6 @@ const NEWER: [&str; 5] = [
 ];
 
 /// Returns the schema of `spec`, with all defaults.
-#[must_use]
 pub fn spec() -> Value {
     let mut spec = structural::schema::<AdmissionPolicySpec>();
     validate::constrain(&mut spec);
