@@ -215,7 +215,7 @@ fn a_truncated_or_corrupt_window_causes_no_panic() {
     });
     for bad in cuts.chain(flips) {
         let version = host.load(&blob(KEY)).unwrap().map(|(_, version)| version);
-        host.store(&blob(KEY), &bad, version.into()).unwrap();
+        host.store(&blob(KEY), &bad, version).unwrap();
         let mut reader = sliding(50);
         for tick in 0..30 {
             (0..60).for_each(|_| reader.record(SLOW, ms(9), 1));

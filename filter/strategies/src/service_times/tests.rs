@@ -313,7 +313,7 @@ fn a_truncated_or_corrupt_record_causes_no_panic() {
     });
     for bad in cuts.chain(flips) {
         let version = host.load(&blob(&key)).unwrap().map(|(_, version)| version);
-        host.store(&blob(&key), &bad, version.into()).unwrap();
+        host.store(&blob(&key), &bad, version).unwrap();
         let mut reader = ServiceTimes::new(settings());
         record_ramp(&mut reader, FAST, 60);
         reader.flush(at(2000), &host, PREFIX).unwrap();
