@@ -105,7 +105,7 @@ impl Operator {
         let xds = listener.local_addr()?;
         let (plan, module, stop) = (plans.subscribe(), modules.subscribe(), shutdown.subscribe());
         let limits = Limits::default();
-        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds.clone());
+        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds);
         let server = Server::new(plan, module, limits, Arc::new(registry));
         runtime.spawn(server.serve(listener, stop));
         Ok(Self {

@@ -215,8 +215,8 @@ fn a_written_status_reads_back_as_the_worst_of_all_targets() {
     let of = |state: &PolicyState, status: Option<&AdmissionPolicyStatus>| {
         let all = written(state, status);
         let all = all
-            .iter()
-            .map(|(_, c)| (c.status, c.reason.clone(), c.message.clone()));
+            .values()
+            .map(|c| (c.status, c.reason.clone(), c.message.clone()));
         all.collect::<Vec<_>>()
     };
     let is = |status, reason: &str, message: &str| (status, reason.to_owned(), message.to_owned());
