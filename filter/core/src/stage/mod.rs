@@ -625,7 +625,6 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
-        self.parked.ended(now, request.attributes.kind, None, true);
         self.answered(host, now, request.attributes.kind);
         match request.phase {
             Phase::Running {
@@ -682,13 +681,12 @@ impl Stage {
             Phase::Running { dequeued } => {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
                 // An answer that goes on as a stream was counted at its first byte.
-                if request.first_byte.is_none() {
-                    self.parked.ended(now, kind, dequeued, answered);
+                match answered {
+                    _ if request.first_byte.is_some() => {}
+                    true => self.answered(host, now, kind),
+                    false => self.parked.ended(kind, dequeued),
                 }
                 let released = self.release(host, &request);
-                if answered && request.first_byte.is_none() {
-                    self.answered(host, now, kind);
-                }
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     (self.slots.budget).ended(kind, request.tokens, now.since(dequeued));
                     self.used(now, &request, outcome, now.since(dequeued));

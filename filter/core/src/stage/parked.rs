@@ -131,25 +131,21 @@ impl Parked {
         }
     }
 
-    /// Counts the end of a request of `kind` that was sent to the backend at `at`. An answer shows
-    /// that the backend works on requests of `kind`. Any other end takes the request out of the
-    /// count, unless the type was answered after `at`, which took the request out before.
-    pub(super) fn ended(
-        &mut self,
-        now: Instant,
-        kind: TypeId,
-        at: Option<Instant>,
-        answered: bool,
-    ) {
-        if answered {
-            self.answered = now;
-        }
+    /// Counts an answer, which shows that the backend works on requests of `kind`.
+    fn answered(&mut self, now: Instant, kind: TypeId) {
+        self.answered = now;
         if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
-            if answered {
-                sent.count = 0;
-            } else if at.is_some_and(|at| at >= sent.since) {
-                sent.count = sent.count.saturating_sub(1);
-            }
+            sent.count = 0;
+        }
+    }
+
+    /// Counts the end without an answer of a request of `kind` that was sent to the backend at
+    /// `at`. A request from before the last answer is no longer in the count.
+    pub(super) fn ended(&mut self, kind: TypeId, at: Option<Instant>) {
+        if let Some(sent) = self.sent.get_mut(usize::from(kind.0))
+            && at.is_some_and(|at| at >= sent.since)
+        {
+            sent.count = sent.count.saturating_sub(1);
         }
     }
 }
@@ -228,9 +224,10 @@ impl Stage {
         Ok(sent.answered)
     }
 
-    /// Publishes that a request of `kind` was answered, once per mean slot time. If a host call
-    /// fails, the next answer is published.
+    /// Counts an answer to a request of `kind`, and publishes it once per mean slot time. If a host
+    /// call fails, the next answer is published.
     pub(super) fn answered(&mut self, host: &impl Host, now: Instant, kind: TypeId) {
+        self.parked.answered(now, kind);
         let cut = self.strategy.base.value_cut();
         let time = cut.and_then(|cut| cut.slot_time(kind));
         let sent = self.parked.sent.get(usize::from(kind.0));
@@ -284,11 +281,11 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        // Either all parked requests of a type may go or none. Usually none of any type may go, so
-        // check the types before the requests.
         if self.parked.is_empty() {
             return Ok(());
         }
+        // Either all parked requests of a type may go or none. Usually none of any type may go, so
+        // check the types before the requests.
         let mut may_go = Vec::new();
         for kind in (0..).map(TypeId).take(self.parked.counts.len()) {
             let count = self.parked.counts[usize::from(kind.0)];
