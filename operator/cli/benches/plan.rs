@@ -51,8 +51,8 @@ fn edit(cluster: &mut Cluster, n: usize, max_length: usize) {
         generation: policy.generation,
         created: policy.created.clone(),
         targets: policy.targets.clone(),
-        checked: Ok(policy),
-        last_good: None,
+        accepted: Ok(()),
+        effective: Some(policy),
     };
     Arc::make_mut(&mut cluster.policies).insert(key, object.into());
 }

@@ -92,18 +92,10 @@ pub struct PolicyObject {
     pub created: Option<String>,
     /// The valid targets, even if the policy is invalid.
     pub targets: Vec<TargetRef>,
-    /// The valid policy, or its errors, one line each.
-    pub checked: Result<ValidPolicy, Vec<String>>,
-    /// The last valid version, in force while `checked` is an error.
-    pub last_good: Option<ValidPolicy>,
-}
-
-impl PolicyObject {
-    /// Returns the effective version, which is the present one if it is valid, else the last valid
-    /// one.
-    pub fn effective(&self) -> Option<&ValidPolicy> {
-        self.checked.as_ref().ok().or(self.last_good.as_ref())
-    }
+    /// Whether the present version is valid; `Err` has one error on each line.
+    pub accepted: Result<(), String>,
+    /// The version in force: the present one if it is valid, else the last valid one.
+    pub effective: Option<ValidPolicy>,
 }
 
 /// A Service.

@@ -104,8 +104,8 @@ impl Example {
                 generation: 1,
                 created: None,
                 targets: vec![target.clone()],
-                checked: Err(Vec::new()),
-                last_good: None,
+                accepted: Ok(()),
+                effective: None,
             }
             .into(),
         );

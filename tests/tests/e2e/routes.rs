@@ -75,8 +75,8 @@ fn cluster() -> Result<Cluster> {
             generation: 1,
             created: None,
             targets: valid.targets.clone(),
-            checked: Ok(valid),
-            last_good: None,
+            accepted: Ok(()),
+            effective: Some(valid),
         };
         Arc::make_mut(&mut cluster.policies).insert(ObjectKey::new("shop", name), object.into());
     }

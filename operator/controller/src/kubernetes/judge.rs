@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::resource::PolicyResource;
-use headgate_api::validate::check_file;
+use headgate_api::validate::{Problem, check_file};
 use headgate_api::{API_VERSION, KIND};
 use headgate_deliver::cluster::PolicyObject;
 use headgate_deliver::read::key;
@@ -31,28 +31,28 @@ pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyOb
     });
     let name = key(&policy.metadata).to_string();
     let mut report = check_file(&name, document.to_string().as_bytes());
-    let lost: Vec<String> = report.problems.iter().map(|p| p.text()).collect();
     let (created, targets, checked) = match report.documents.pop() {
-        Some(found) => {
-            let checked = found
-                .policy
-                .map_err(|problems| problems.iter().map(|p| p.text()).collect());
-            (found.created, found.targets, checked)
-        }
-        None => (None, Vec::new(), Err(lost)),
+        Some(found) => (found.created, found.targets, found.policy),
+        None => (None, Vec::new(), Err(report.problems)),
     };
-    let last_good = match (&checked, before.filter(|b| b.uid == uid)) {
-        (Ok(policy), _) => Some(policy.clone()),
-        (Err(_), Some(before)) => before.last_good.clone(),
-        (Err(_), None) => None,
+    let (accepted, effective) = match checked {
+        Ok(policy) => (Ok(()), Some(policy)),
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(Problem::text).collect();
+            let before = before.filter(|before| before.uid == uid);
+            (
+                Err(lines.join("\n")),
+                before.and_then(|before| before.effective.clone()),
+            )
+        }
     };
     PolicyObject {
         uid,
         generation,
         created,
         targets,
-        checked,
-        last_good,
+        accepted,
+        effective,
     }
 }
 
@@ -78,14 +78,15 @@ mod tests {
     #[test]
     fn a_policy_is_judged_as_a_file_is() {
         let good = judge(&policy("1", 3, "10ms"), None);
-        let valid = good.checked.unwrap();
+        assert_eq!(good.accepted, Ok(()));
+        let valid = good.effective.unwrap();
         assert_eq!((valid.full_name().as_str(), valid.generation), ("a/p", 3));
         assert_eq!(valid.created.as_deref(), Some("2026-01-01T00:00:00Z"));
         let bad = judge(&policy("1", 4, "10"), None);
-        let problems = bad.checked.unwrap_err();
+        let problems = bad.accepted.unwrap_err();
         assert!(
-            problems.len() == 1 && problems[0].starts_with("spec.types[0].slo.p50: "),
-            "{problems:?}"
+            problems.lines().count() == 1 && problems.starts_with("spec.types[0].slo.p50: "),
+            "{problems}"
         );
         assert_eq!(bad.targets.len(), 1, "its targets are still known");
         assert_eq!(bad.created.as_deref(), Some("2026-01-01T00:00:00Z"));
@@ -95,13 +96,12 @@ mod tests {
     fn the_last_good_version_stays_with_its_object() {
         let good = judge(&policy("1", 1, "10ms"), None);
         let bad = judge(&policy("1", 2, "ten"), Some(&good));
-        assert_eq!(bad.effective().map(|p| p.generation), Some(1));
+        assert_eq!(bad.effective.as_ref().map(|p| p.generation), Some(1));
         let worse = judge(&policy("1", 3, "eleven"), Some(&bad));
-        assert_eq!(worse.effective().map(|p| p.generation), Some(1));
+        assert_eq!(worse.effective.as_ref().map(|p| p.generation), Some(1));
         let other = judge(&policy("2", 1, "ten"), Some(&worse));
         assert_eq!(
-            other.effective(),
-            None,
+            other.effective, None,
             "an object of the same name, made anew"
         );
     }

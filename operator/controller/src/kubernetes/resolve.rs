@@ -231,7 +231,7 @@ impl Planner {
     fn candidates<'a>(&mut self, cluster: &'a Cluster) -> Vec<Candidate<'a>> {
         let mut before = std::mem::take(&mut self.known);
         let effective = cluster.policies.iter().filter_map(|(key, object)| {
-            let policy = object.effective()?;
+            let policy = object.effective.as_ref()?;
             Some(Candidate {
                 key,
                 policy,
@@ -365,7 +365,7 @@ fn lost(
     finder: &Finder<'_>,
     claims: &Claims<'_>,
 ) -> Vec<ProxySelector> {
-    let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective().is_none());
+    let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective.is_none());
     let targets = lost.flat_map(|(key, object)| {
         let taken = taken(key, object, winners);
         let is_taken = move |target: &TargetRef| taken.iter().any(|c| c.target == *target);
@@ -386,16 +386,12 @@ fn lost(
 
 /// Returns the state of a policy, without the outcomes of its targets.
 fn state(key: &ObjectKey, object: &PolicyObject) -> PolicyState {
-    let accepted = match &object.checked {
-        Ok(_) => Ok(()),
-        Err(mistakes) => Err(mistakes.join("\n")),
-    };
     PolicyState::new(
         (key.to_string(), format!("AdmissionPolicy {key}")),
         object.generation,
         &object.targets,
-        accepted,
-        object.effective(),
+        object.accepted.clone(),
+        object.effective.as_ref(),
     )
 }
 

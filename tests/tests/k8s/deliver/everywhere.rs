@@ -88,8 +88,8 @@ pub(crate) fn everywhere(
             generation: 1,
             created: None,
             targets: vec![target],
-            checked: Ok(policy.clone()),
-            last_good: None,
+            accepted: Ok(()),
+            effective: Some(policy.clone()),
         };
         Arc::make_mut(&mut cluster.policies).insert(key(&policy.name), object.into());
     }

@@ -251,8 +251,8 @@ impl Stage {
                     .unwrap_or_default(),
                 created: None,
                 targets: valid.targets.clone(),
-                checked: Ok(valid),
-                last_good: None,
+                accepted: Ok(()),
+                effective: Some(valid),
             }
             .into(),
         );

@@ -152,7 +152,7 @@ impl<'a> Finder<'a> {
             }
         }
         let targets = cluster.policies.values().filter_map(|object| {
-            let targets = &object.effective()?.targets;
+            let targets = &object.effective.as_ref()?.targets;
             let is_pool = |target: &&TargetRef| target.kind == TargetKind::InferencePool;
             (!targets.iter().all(|target| is_pool(&target))).then(|| targets.iter().filter(is_pool))
         });

@@ -85,8 +85,8 @@ impl World {
             generation: policy.generation,
             created: policy.created.clone(),
             targets: policy.targets.clone(),
-            checked: Ok(policy),
-            last_good: None,
+            accepted: Ok(()),
+            effective: Some(policy),
         };
         Arc::make_mut(&mut self.cluster.policies).insert(key(name), object.into());
         self
@@ -306,8 +306,7 @@ fn a_policy_with_mistakes_keeps_its_last_good_version_in_force() {
     let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/p"));
     let object = Arc::make_mut(object.unwrap());
     object.generation = 2;
-    object.last_good = object.checked.clone().ok();
-    object.checked = Err(vec!["spec.types: one".into(), "spec.mode: two".into()]);
+    object.accepted = Err("spec.types: one\nspec.mode: two".into());
     let kept = world.state("a/p");
     assert_eq!(
         kept,
@@ -324,7 +323,7 @@ fn a_policy_with_mistakes_keeps_its_last_good_version_in_force() {
     );
 
     let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/p"));
-    Arc::make_mut(object.unwrap()).last_good = None;
+    Arc::make_mut(object.unwrap()).effective = None;
     let never = world.state("a/p");
     assert_eq!((never.revision.as_str(), never.mode), ("", Mode::Enforce));
     assert_eq!(never.targets, [target("Service/a/x")]);
@@ -350,7 +349,7 @@ fn a_policy_that_was_never_right_wins_nothing() {
     );
     let old = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/old"));
     let old = Arc::make_mut(old.unwrap());
-    old.checked = Err(vec!["spec.types: none".into()]);
+    (old.accepted, old.effective) = (Err("spec.types: none".into()), None);
     assert_eq!(world.state("a/young").conflicts, []);
     let plan = world.plan();
     let config = &plan.workloads[&target("Service/a/x")];
@@ -372,7 +371,7 @@ fn a_policy_is_not_missed_where_an_older_one_applies() {
         .service("a/y", "app=y", 1);
     let young = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/young"));
     let young = Arc::make_mut(young.unwrap());
-    young.checked = Err(vec!["spec.types: none".into()]);
+    (young.accepted, young.effective) = (Err("spec.types: none".into()), None);
     let its_own = ProxySelector {
         namespace: "a".to_owned(),
         labels: labels("app=y"),

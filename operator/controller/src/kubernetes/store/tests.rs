@@ -132,8 +132,8 @@ fn a_policy_that_becomes_wrong_keeps_its_last_good_version() {
     store.apply(Change::Policies(Seen::All(vec![policy(2, "2", "nine")])));
     let cluster = store.cluster();
     let seen = &cluster.policies[&key("p")];
-    assert!(seen.checked.is_err());
-    assert_eq!(seen.effective().map(|p| p.generation), Some(1));
+    assert!(seen.accepted.is_err());
+    assert_eq!(seen.effective.as_ref().map(|p| p.generation), Some(1));
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn a_kept_version_stays_before_the_policies_that_would_take_its_requests() {
     let policies = Arc::make_mut(&mut world.cluster.policies);
     let broken = policies.get_mut(&ObjectKey::new("b", "y")).unwrap();
     let broken = Arc::make_mut(broken);
-    (broken.checked, broken.last_good) = (Err(vec!["spec.types: none".to_owned()]), None);
+    (broken.accepted, broken.effective) = (Err("spec.types: none".to_owned()), None);
     let mut applied = Observed::default();
     for ((adapter, key), object) in &before.objects {
         applied.wrote(*adapter, key.clone(), object.value.clone());

@@ -24,9 +24,8 @@ fn an_unchanged_part_of_a_plan_is_the_same_object() {
     let [x, y] = ["app=x", "app=y"].map(|pod| by_labels(&before, "a", pod));
     let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/y"));
     let object = Arc::make_mut(object.unwrap());
-    let mut edited = object.checked.clone().unwrap();
+    let edited = object.effective.as_mut().unwrap();
     edited.stage.queue.max_length += 1;
-    object.checked = Ok(edited);
 
     let after = planner.plan(&world.cluster);
     assert_eq!(after, plan(&world.cluster), "and all the same as afresh");
@@ -106,14 +105,13 @@ fn fractions_follow_scale_where_slots_do_not() {
         .pods(2, "a/x", "app=x");
     let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/x"));
     let object = Arc::make_mut(object.unwrap());
-    let mut policy = object.checked.clone().unwrap();
+    let policy = object.effective.as_mut().unwrap();
     policy.stage.strategy = StrategyConfig::AcceptFraction(AcceptFractionConfig {
         max_utilization: 0.5,
         units: Some(12.0),
         window_us: 1_000_000,
         step_us: 100_000,
     });
-    object.checked = Ok(policy);
     let mut planner = Planner::default();
     let before = planner.plan(&world.cluster);
     let more = world.pods(4, "a/x", "app=x");

@@ -213,7 +213,7 @@ proptest! {
     fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
         let plan = world.plan();
         for (key, object) in world.cluster.policies.iter() {
-            let policy = object.effective().unwrap();
+            let policy = object.effective.as_ref().unwrap();
             let Slots::Total(total) = policy.slots else { continue };
             for target in &policy.targets {
                 let (mut by_labels, mut by_claim) = (Vec::new(), Vec::new());
@@ -308,7 +308,8 @@ proptest! {
             .attachments
             .iter()
             .map(|a| {
-                let policy = world.cluster.policies[&key(&a.stage.policy)].effective().unwrap();
+                let object = &world.cluster.policies[&key(&a.stage.policy)];
+                let policy = object.effective.as_ref().unwrap();
                 (
                     a.stage.routes.is_empty(),
                     a.target.kind != TargetKind::InferencePool,

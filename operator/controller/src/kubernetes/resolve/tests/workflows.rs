@@ -25,7 +25,7 @@ impl World {
         let made = report.policies().next().unwrap().clone();
         let object = Arc::make_mut(&mut self.cluster.policies).get_mut(&key(name));
         let object = Arc::make_mut(object.unwrap());
-        let policy = object.checked.as_mut().unwrap();
+        let policy = object.effective.as_mut().unwrap();
         policy.stage.workflows = made.stage.workflows;
         policy.outbound = made.outbound.map(|mut outbound| {
             outbound.policy = name.to_owned();
@@ -46,7 +46,7 @@ impl World {
         let made = report.policies().next().unwrap().clone();
         let object = Arc::make_mut(&mut self.cluster.policies).get_mut(&key(name));
         let object = Arc::make_mut(object.unwrap());
-        let policy = object.checked.as_mut().unwrap();
+        let policy = object.effective.as_mut().unwrap();
         policy.promises = made.promises;
         policy.outbound = made.outbound.map(|mut outbound| {
             outbound.policy = name.to_owned();
