@@ -139,6 +139,8 @@ pub struct PolicyState {
     /// Whether the policy is valid; `Err` has one problem on each line. If an invalid policy has a
     /// last good version, that version stays in force, and `revision` belongs to it.
     pub accepted: Result<(), String>,
+    /// Whether a valid version is known: this one or the last good one. It need not be in force.
+    pub has_version: bool,
     /// Targets to which an older policy applies instead of this policy, even if this policy is
     /// invalid.
     pub conflicts: Vec<Conflict>,
@@ -182,6 +184,7 @@ impl PolicyState {
             generation,
             targets: enforced.map_or(targets, |p| &p.targets).to_vec(),
             accepted,
+            has_version: enforced.is_some(),
             conflicts: Vec::new(),
             overridden: Vec::new(),
             without_workflows: Vec::new(),

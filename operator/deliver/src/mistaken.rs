@@ -23,7 +23,7 @@ impl<'a> Mistaken<'a> {
     /// Returns the policies of a plan that are invalid and have no known valid version.
     pub(crate) fn of(plan: &'a Plan) -> Self {
         let all = plan.policies.iter();
-        let mistaken = all.filter(|p| p.accepted.is_err() && p.revision.is_empty());
+        let mistaken = all.filter(|p| !p.has_version);
         Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
     }
 

@@ -34,11 +34,10 @@ pub struct Snapshot {
 /// Returns the policies that are invalid and have no last valid version. A policy of a folder isn't
 /// among them if another file has a valid one of the same name, which replaces it.
 fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
-    let policies = plan.policies.iter();
-    let lost = policies.filter(|p| p.accepted.is_err() && p.revision.is_empty());
+    let lost = plan.policies.iter().filter(|p| !p.has_version);
     let is_replaced = |policy: &PolicyState| {
         let mut policies = plan.policies.iter();
-        policies.any(|p| p.name == policy.name && (p.accepted.is_ok() || !p.revision.is_empty()))
+        policies.any(|p| p.name == policy.name && p.has_version)
     };
     lost.filter(move |policy| !is_replaced(policy))
 }

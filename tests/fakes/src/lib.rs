@@ -45,6 +45,7 @@ pub fn accepted(name: &str, targets: Vec<TargetRef>) -> PolicyState {
         generation: 1,
         targets,
         accepted: Ok(()),
+        has_version: true,
         conflicts: Vec::new(),
         overridden: Vec::new(),
         without_workflows: Vec::new(),

@@ -202,6 +202,7 @@ async fn a_broken_policy_does_not_affect_proxies_of_other_namespaces() {
     let mut broken = Plan::default();
     broken.policies.push(PolicyState {
         accepted: Err("spec.parallelism: 0".into()),
+        has_version: false,
         revision: String::new(),
         ..plan(&[(SEARCH, "r1")]).policies.remove(0)
     });
@@ -227,6 +228,7 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     let mut broken = Plan::default();
     broken.policies.push(PolicyState {
         accepted: Err("spec.parallelism: 0".into()),
+        has_version: false,
         revision: String::new(),
         ..plan(&[(SEARCH, "r1")]).policies.remove(0)
     });
@@ -266,6 +268,28 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
             .stages
             .is_empty()
     );
+}
+
+/// The last valid version of the invalid policy is known, but overridden at all of its proxies.
+#[tokio::test]
+async fn an_invalid_policy_that_is_overridden_keeps_no_proxy_from_the_one_in_force() {
+    let mut overridden = plan(&[(SEARCH, "r2")]);
+    overridden.policies.push(PolicyState {
+        name: "shop/older".into(),
+        accepted: Err("spec.parallelism: 0".into()),
+        revision: String::new(),
+        ..overridden.policies[0].clone()
+    });
+    let world = World::start(overridden).await;
+    let mut proxy = sotw(
+        &world,
+        DiscoveryRequest {
+            version_info: "before".into(),
+            ..hello(Some(SEARCH))
+        },
+    )
+    .await;
+    assert_eq!(revision(&proxy.next().await), "r2");
 }
 
 /// Proxies with bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads` get no

@@ -168,6 +168,7 @@ fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
     observed.wrote(adapter, name, value.clone());
     example.plan.attachments = Vec::new().into();
     example.plan.policies[0].accepted = Err("spec.types: none".into());
+    example.plan.policies[0].has_version = false;
     example.plan.policies[0].revision = String::new();
     let same = wish_after(&example, &observed, SHA256);
     assert_eq!(steps(&same, &observed), Steps::default());
@@ -190,6 +191,11 @@ fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
     assert_eq!(object.value, value);
     let renamed = wish_after(&example, &applied(&renamed), &other);
     assert_eq!(steps(&renamed, &applied(&renamed)), Steps::default());
+
+    // Its last valid version is known, and isn't in force at any proxy.
+    example.plan.policies[0].has_version = true;
+    let overridden = wish_after(&example, &observed, &other);
+    assert_eq!(steps(&overridden, &observed).delete.len(), 1);
 
     example.plan.policies.clear();
     let gone = wish_after(&example, &observed, &other);
@@ -219,6 +225,7 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     all[0].stage = std::sync::Arc::new(stage);
     after.plan.attachments = all.into();
     after.plan.policies[1].accepted = Err("spec.types: none".into());
+    after.plan.policies[1].has_version = false;
     after.plan.policies[1].revision = String::new();
     let other = "0".repeat(64);
     let wanted = wish_after(&after, &observed, &other);
@@ -237,6 +244,7 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     // force.
     let mut taken = of(&["x", "y"]);
     taken.plan.policies[1].accepted = Err("spec.types: none".into());
+    taken.plan.policies[1].has_version = false;
     taken.plan.policies[1].revision = String::new();
     let mut all = taken.plan.attachments.to_vec();
     let mut stage = (*all[1].stage).clone();

@@ -696,6 +696,7 @@ fn a_config_map_outlives_its_policy_and_its_pods() {
     example.plan.attachments = Vec::new().into();
     example.plan.workloads.clear();
     example.plan.policies[0].accepted = Err("spec.types: none".into());
+    example.plan.policies[0].has_version = false;
     example.plan.policies[0].revision = String::new();
     let kept = after(&example, &observed(&before[0]));
     assert_eq!(kept[0].value, before[0].value);

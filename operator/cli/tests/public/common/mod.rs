@@ -220,6 +220,7 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
             generation: 0,
             targets: vec![target.clone()],
             accepted: Ok(()),
+            has_version: true,
             conflicts: Vec::new(),
             overridden: Vec::new(),
             without_workflows: Vec::new(),
