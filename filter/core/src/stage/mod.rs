@@ -853,7 +853,10 @@ impl Stage {
                 match request.phase {
                     Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                    Phase::Running { .. } => self.release(host, &request),
+                    Phase::Running { dequeued } => {
+                        self.parked.ended(request.attributes.kind, dequeued);
+                        self.release(host, &request)
+                    }
                 }
             }
         }

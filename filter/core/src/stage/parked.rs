@@ -245,6 +245,13 @@ impl Stage {
         }
     }
 
+    /// Returns the number of requests of `kind` that this worker sent since its last answer to the
+    /// type and that haven't ended.
+    #[cfg(test)]
+    pub(crate) fn unanswered(&self, kind: TypeId) -> u32 {
+        self.parked.sent[usize::from(kind.0)].count
+    }
+
     /// Returns how often this stage determined whether a type is unanswered.
     #[cfg(test)]
     pub(crate) fn judged_unanswered(&self) -> u32 {
