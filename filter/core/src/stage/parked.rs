@@ -38,7 +38,7 @@ use headgate_strategies::time::Instant;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
-use crate::stats::{self, MAX_TYPES_IN_STATS};
+use crate::stats;
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
@@ -205,7 +205,7 @@ impl Stage {
     }
 
     /// Returns the number with the time of the last answer to `kind`, or `None` if no other worker
-    /// answers requests, or the process has no number for so many types.
+    /// answers requests.
     fn answered_at(
         &mut self,
         host: &impl Shared,
@@ -216,7 +216,7 @@ impl Stage {
         let (Some(sent), Some(of)) = (sent, self.config.types.get(at)) else {
             return Ok(None);
         };
-        if sent.answered.is_none() && at < MAX_TYPES_IN_STATS {
+        if sent.answered.is_none() {
             let prefix = stats::prefix(&self.config.policy);
             let name = format!("{prefix}.type.{}.answered_at_ns", of.name);
             sent.answered = Some(host.number(&name)?);

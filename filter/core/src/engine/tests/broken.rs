@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{PathMatch, PathMatchKind};
 use crate::requests::Phase;
+use crate::stats::MAX_TYPES_IN_STATS;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -91,9 +92,22 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
 /// Half of the slots are in use. One in nineteen requests of `/slow` takes 500 ms, and a worker
 /// sends the next ones before that, all of which are answered after 10 ms.
 #[test]
-fn a_slow_request_parks_no_other_however_many_workers_there_are() {
-    for workers in [1, 4, 16, 64] {
-        let mut process = Process::new(workers, &by_value(16));
+fn a_slow_request_parks_no_other_however_many_workers_and_types_there_are() {
+    for (workers, more_types) in [(1, 0), (4, 0), (16, 0), (64, 0), (16, MAX_TYPES_IN_STATS)] {
+        let mut config = by_value(16);
+        let types = &mut config.stages[0].types;
+        let slow = types[0].clone();
+        let more = (0..more_types).map(|n| {
+            let mut kind = slow.clone();
+            kind.name = format!("more{n}");
+            kind.matches[0].path = Some(PathMatch {
+                kind: PathMatchKind::Exact,
+                value: format!("/more{n}"),
+            });
+            kind
+        });
+        types.splice(..0, more);
+        let mut process = Process::new(workers, &config);
         let mut running: Vec<(u64, u32)> = Vec::new();
         for at in 0..1_000_u64 {
             let time = if at % 19 == 0 { 500 } else { 10 };
