@@ -23,7 +23,8 @@
 //! the bound divided by n. So workers need not exchange these counts. A bound for one worker may be
 //! less than one request, so the answers must be those of all workers: otherwise one slow request
 //! would stop its type on its worker. A worker publishes the time of a type's last answer once per
-//! mean slot time, and reads it only before it stops a type.
+//! mean slot time. It reads the time only before it stops a type, and then drops the requests that
+//! it sent before that time from the count.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -38,6 +39,7 @@ use headgate_strategies::time::Instant;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
+use crate::requests::{Phase, Request};
 use crate::stats;
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
@@ -45,7 +47,7 @@ const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
 
-/// The requests of a type that this worker sent since its last answer to the type.
+/// The requests of a type that this worker sent since the type's last known answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     /// The number of these requests that haven't ended.
@@ -176,32 +178,52 @@ impl Stage {
     ) -> Result<bool, HostError> {
         #[cfg(test)]
         self.parked.judged.set(self.parked.judged.get() + 1);
-        let sent = self.parked.sent.get(usize::from(kind.0));
-        let (Some(cut), Some(&sent)) = (self.strategy.base.value_cut(), sent) else {
-            return Ok(false);
-        };
-        if sent.count == 0 || !self.holds() {
+        if !self.is_unanswered_here(now, kind) {
             return Ok(false);
         }
+        let Some(number) = self.answered_at(host, kind)? else {
+            return Ok(true);
+        };
+        let answered = Instant::from_nanos(host.get(number)?);
+        let sent = self.parked.sent.get_mut(usize::from(kind.0));
+        let Some(sent) = sent.filter(|sent| answered > sent.since) else {
+            return Ok(true);
+        };
+        // Another worker answered the type, so only the requests sent since then count.
+        let sent_at = |request: &Request| match request.phase {
+            Phase::Running { dequeued } if request.attributes.kind == kind => {
+                dequeued.filter(|at| *at >= answered && request.first_byte.is_none())
+            }
+            _ => None,
+        };
+        let later = self.requests.iter().filter_map(sent_at);
+        (sent.count, sent.since) =
+            later.fold((0, now), |(count, since), at| (count + 1, since.min(at)));
+        Ok(self.is_unanswered_here(now, kind))
+    }
+
+    /// Whether the rule holds for the requests of `kind` that this worker sent since the type's
+    /// last known answer.
+    fn is_unanswered_here(&self, now: Instant, kind: TypeId) -> bool {
+        let sent = self.parked.sent.get(usize::from(kind.0));
+        let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
+            return false;
+        };
+        if sent.count == 0 || !self.holds() {
+            return false;
+        }
         let Some(time) = cut.slot_time(kind).map(|time| LONG * time) else {
-            return Ok(false);
+            return false;
         };
         if now.since(sent.since).as_secs_f64() <= time {
-            return Ok(false);
+            return false;
         }
         let answered = self.parked.answered.since(sent.since).as_secs_f64();
         if self.slots.is_unlimited() && answered < time / 2.0 {
-            return Ok(false);
+            return false;
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;
-        if f64::from(sent.count) < part {
-            return Ok(false);
-        }
-        let anywhere = match self.answered_at(host, kind)? {
-            Some(number) => Instant::from_nanos(host.get(number)?),
-            None => Instant::default(),
-        };
-        Ok(now.since(anywhere).as_secs_f64() > time)
+        f64::from(sent.count) >= part
     }
 
     /// Returns the number with the time of the last answer to `kind`, or `None` if no other worker

@@ -127,6 +127,45 @@ fn a_slow_request_parks_no_other_however_many_workers_and_types_there_are() {
     }
 }
 
+/// The other type leaves hardly any slots to `/slow`, which is answered on another worker, but less
+/// often than in four of its mean slot times.
+#[test]
+fn a_slow_request_parks_no_other_of_a_type_that_another_worker_rarely_answers() {
+    let mut process = Process::new(2, &by_value(16));
+    // For 10 ms, the other type takes ten slots, and `/slow` takes one on `worker`. Returns the
+    // requests that wait.
+    let serve = |process: &mut Process, worker: Option<usize>| {
+        let mut streams: Vec<u32> = (0..10).map(|at| process.arrive(at % 2, "/")).collect();
+        streams.extend(worker.map(|worker| process.arrive(worker, "/slow")));
+        let waiting = process.queued();
+        process.run_for(10 * MS);
+        for stream in streams {
+            process.finish(stream, Outcome::Completed);
+        }
+        waiting
+    };
+    for at in 0..600 {
+        serve(&mut process, (at % 10 == 0).then_some(at / 10 % 2));
+    }
+    process.arrive(0, "/slow");
+    for worker in [
+        None,
+        None,
+        Some(1),
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+    ] {
+        serve(&mut process, worker);
+    }
+    assert_eq!(serve(&mut process, Some(0)), [0; 0]);
+    assert_eq!(process.refused, []);
+}
+
 /// The backend can't answer a request before its body has arrived.
 #[test]
 fn requests_whose_bodies_still_arrive_break_no_type() {
