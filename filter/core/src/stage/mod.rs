@@ -363,13 +363,16 @@ impl Stage {
         }
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
-        let mut decision = if self.firsts.precede(attributes, now) {
+        let mut decision = if self.retired {
+            // A removed policy sends the requests that waited before its stage to the backend.
+            Ok(())
+        } else if self.firsts.precede(attributes, now) {
             Err(Reason::Retry)
         } else {
             self.decide(host, now, attributes, &sight)?
         };
         let stream = self.stream(ticket).unwrap_or_default();
-        if decision.is_ok() && self.is_hopeless(stream, attributes) {
+        if decision.is_ok() && !self.retired && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
             decision = Err(Reason::Deadline);
         }
