@@ -13,6 +13,7 @@
 //! the number of requests sent since then that haven't ended ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
+//! A request counts as sent when its body has arrived, because the backend can't answer it earlier.
 //! Further requests wait outside the queue, where they delay no other type. They wait until their
 //! last objective at most, and then are refused. No other request is refused because of them. One
 //! answer ends the wait, so a type that has only become slower waits for a moment. A type that is
@@ -39,7 +40,7 @@ use headgate_strategies::time::Instant;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
-use crate::requests::{Phase, Request};
+use crate::requests::Request;
 use crate::stats;
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
@@ -123,11 +124,12 @@ impl Parked {
         }
     }
 
-    /// Counts a request of `kind` that is sent to the backend.
-    pub(super) fn sent(&mut self, now: Instant, kind: TypeId) {
-        if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
+    /// Counts a request that the backend has, unless its body still arrives.
+    pub(super) fn sent(&mut self, request: &Request) {
+        let sent = self.sent.get_mut(usize::from(request.attributes.kind.0));
+        if let (Some(sent), Some(at)) = (sent, request.unanswered_since()) {
             if sent.count == 0 {
-                sent.since = now;
+                sent.since = at;
             }
             sent.count = sent.count.saturating_add(1);
         }
@@ -141,11 +143,12 @@ impl Parked {
         }
     }
 
-    /// Counts the end without an answer of a request of `kind` that was sent to the backend at
-    /// `at`. A request from before the last answer is no longer in the count.
-    pub(super) fn ended(&mut self, kind: TypeId, at: Option<Instant>) {
-        if let Some(sent) = self.sent.get_mut(usize::from(kind.0))
-            && at.is_some_and(|at| at >= sent.since)
+    /// Counts the end without an answer of a request that the backend has. A request from before
+    /// the last answer is no longer in the count.
+    pub(super) fn ended(&mut self, request: &Request) {
+        let sent = self.sent.get_mut(usize::from(request.attributes.kind.0));
+        if let (Some(sent), Some(at)) = (sent, request.unanswered_since())
+            && at >= sent.since
         {
             sent.count = sent.count.saturating_sub(1);
         }
@@ -190,13 +193,8 @@ impl Stage {
             return Ok(true);
         };
         // Another worker answered the type, so only the requests sent since then count.
-        let sent_at = |request: &Request| match request.phase {
-            Phase::Running { dequeued } if request.attributes.kind == kind => {
-                dequeued.filter(|at| *at >= answered && request.first_byte.is_none())
-            }
-            _ => None,
-        };
-        let later = self.requests.iter().filter_map(sent_at);
+        let of_kind = (self.requests.iter()).filter(|of| of.attributes.kind == kind);
+        let later = (of_kind.filter_map(Request::unanswered_since)).filter(|at| *at >= answered);
         (sent.count, sent.since) =
             later.fold((0, now), |(count, since), at| (count + 1, since.min(at)));
         Ok(self.is_unanswered_here(now, kind))
