@@ -14,6 +14,7 @@ use super::types::check_classes;
 const MAX_NAME: usize = 512;
 const REPORTS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const PERIODS_US: RangeInclusive<u64> = 10_000..=60_000_000;
+const MISSES: RangeInclusive<u32> = 1..=1_000_000;
 
 /// The class admission of a stage, which trusts the classes of these senders. The stage's queue
 /// orders requests by class.
@@ -134,10 +135,50 @@ impl CentralConfig {
         at.within("report_us", self.report_us, REPORTS_US)?;
         let at = at.field("method");
         match self.method {
-            Method::Misses { period_us, .. } => at.within("period_us", period_us, PERIODS_US),
+            Method::Misses { allowed, period_us } => {
+                at.within("allowed", allowed.get(), MISSES)?;
+                at.within("period_us", period_us, PERIODS_US)
+            }
             Method::Incast { smoothing } => {
                 check_smoothing(smoothing).map_err(|error| at.error(&error))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_method_of_a_server_is_checked() {
+        let problem = |method: &str| {
+            let json = format!(
+                r#"{{"service":"ns/stock","method":{method},"scope":"Class","report_us":100000,
+                "fallback":"Admit"}}"#
+            );
+            let config: CentralConfig = serde_json::from_str(&json).unwrap();
+            let checked = config.check(&Place::new("central"));
+            checked.err().map(|error| error.to_string())
+        };
+        let misses = |allowed: u32, period_us: u64| {
+            problem(&format!(
+                r#"{{"type":"Misses","allowed":{allowed},"period_us":{period_us}}}"#
+            ))
+        };
+        assert_eq!(misses(1_000_000, 60_000_000), None);
+        for (found, expected) in [
+            (
+                misses(1_000_001, 1_000_000),
+                "allowed: 1000001; 1 to 1000000",
+            ),
+            (misses(5, 9_999), "period_us: 9999; 10000 to 60000000"),
+            (
+                problem(r#"{"type":"Incast","smoothing":1}"#),
+                "smoothing: 1; 0 or more, below 1",
+            ),
+        ] {
+            assert_eq!(found, Some(format!("central.method.{expected}")));
         }
     }
 }

@@ -84,8 +84,8 @@ fn smoothing(at: &Place, field: &str, range: &SmoothingConfig) -> Checked {
     let is_right = (1..=MAX_SMOOTHING_US).contains(&most) && least <= most;
     at.ensure(field, is_right, || {
         format!(
-            "least_us {least} and most_us {most}; most_us 1 to {MAX_SMOOTHING_US}, least_us at \
-             most most_us"
+            "least_us {least} and most_us {most}; most_us 1 to {MAX_SMOOTHING_US}, least_us 0 to \
+             most_us"
         )
     })
 }

@@ -293,20 +293,20 @@ fn directions_have_parts_of_their_own() {
         (
             "/smoothing/least_us",
             json!(300_001),
-            "smoothing: least_us 300001 and most_us 300000; most_us 1 to 10000000, least_us \
-             at most most_us",
+            "smoothing: least_us 300001 and most_us 300000; most_us 1 to 10000000, least_us 0 \
+             to most_us",
         ),
         (
             "/smoothing/most_us",
             json!(10_000_001),
-            "smoothing: least_us 0 and most_us 10000001; most_us 1 to 10000000, least_us \
-             at most most_us",
+            "smoothing: least_us 0 and most_us 10000001; most_us 1 to 10000000, least_us 0 \
+             to most_us",
         ),
         (
             "/service_smoothing/outbound|81|*/most_us",
             json!(999),
-            "service_smoothing: least_us 1000 and most_us 999; most_us 1 to 10000000, least_us \
-             at most most_us",
+            "service_smoothing: least_us 1000 and most_us 999; most_us 1 to 10000000, least_us 0 \
+             to most_us",
         ),
         (
             "/service_smoothing",

@@ -10,6 +10,7 @@ use crate::config::*;
 use crate::host::*;
 use crate::memory::{MemoryHost, MemoryRequest};
 use headgate_strategies::host::*;
+use headgate_strategies::request::TypeId;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -309,6 +310,47 @@ fn one_failing_call_anywhere_leaks_nothing() {
             "{discipline:?}, by number of the failing call: {bad:?}"
         );
     }
+}
+
+/// A request gets a slot although another worker has a waiter, and then host call number `fail_at`
+/// of its arrival fails. Returns whether it failed.
+fn is_let_through(fail_at: u64) -> bool {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let c = config(1, |_| {});
+    let (mut e, mut o) = (Engine::new(1), Engine::new(2));
+    let mut a = Vec::new();
+    for (e, s) in [(&mut o, 900), (&mut e, 901)] {
+        e.configure(&h, t(0), &c, &mut a).unwrap();
+        let x = e.arrive(&h, t(0), s, &MemoryRequest::get("/"), None, &mut a);
+        e.finish(&h, t(0), pass(&x.unwrap()), Outcome::Unmeasured, &mut a)
+            .unwrap();
+    }
+    for n in 1..30 {
+        o.tick(&h, t(n * 10), &mut a).unwrap();
+        e.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let first = e.arrive(&h, t(300), 1, &MemoryRequest::get("/"), None, &mut a);
+    let waiting = o.arrive(&h, t(300), 2, &MemoryRequest::get("/"), None, &mut a);
+    assert!(matches!(waiting, Ok(Decision::Hold(_))));
+    let first = pass(&first.unwrap());
+    e.finish(&h, t(300), first, Outcome::Completed, &mut a)
+        .unwrap();
+    assert!(a.is_empty(), "the other worker has not reacted yet");
+    h.calls.set(0);
+    h.fail_at.set(fail_at);
+    let next = e.arrive(&h, t(303), 3, &MemoryRequest::get("/"), None, &mut a);
+    let unanswered = e.policies[0].stage.unanswered(TypeId(1));
+    let is_sent = matches!(next, Ok(Decision::Forward(_)));
+    assert_eq!(unanswered, u32::from(is_sent), "call {fail_at}: {next:?}");
+    next.is_err()
+}
+
+#[test]
+fn a_request_that_a_failing_call_lets_through_does_not_count_as_unanswered() {
+    assert!(!is_let_through(0));
+    let failed = (1..100).filter(|call| is_let_through(*call)).count();
+    assert!(failed > 5, "{failed}");
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl Stage {
         request.tokens = tokens;
         request.beside = self.slots.in_use(self.ledger.booked().slots);
         let request = *request;
-        self.parked.sent(dequeued, request.attributes.kind);
+        self.parked.sent(&request);
         let (stream, work) = (request.stream, request.work);
         self.waited(dequeued, &request);
         if holds {

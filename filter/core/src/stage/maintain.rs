@@ -528,8 +528,8 @@ impl Stage {
             self.lets_pass(&request);
         }
         let booked = self.ledger.acquire_over_limit(host, request.tokens);
-        if let (Ok(()), Some(at)) = (&booked, dequeued) {
-            self.parked.sent(at, request.attributes.kind);
+        if booked.is_ok() {
+            self.parked.sent(&request);
         }
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket

@@ -256,14 +256,17 @@ impl Stage {
     /// ended. Until then the request doesn't count as one that the backend leaves unanswered.
     pub fn body_follows(&mut self, ticket: Ticket) {
         if let Some(request) = self.requests.of_mut(ticket) {
+            self.parked.ended(request);
             request.sent = None;
         }
     }
 
     /// Records that the proxy has the whole body of a request.
     pub fn sent(&mut self, ticket: Ticket, now: Instant) {
-        if let Some(request) = self.requests.of_mut(ticket) {
-            request.sent = Some(now);
+        if let Some(request) = self.requests.of_mut(ticket)
+            && request.sent.replace(now).is_none()
+        {
+            self.parked.sent(request);
         }
     }
 
@@ -363,13 +366,16 @@ impl Stage {
         }
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
-        let mut decision = if self.firsts.precede(attributes, now) {
+        let mut decision = if self.retired {
+            // A removed policy sends the requests that waited before its stage to the backend.
+            Ok(())
+        } else if self.firsts.precede(attributes, now) {
             Err(Reason::Retry)
         } else {
             self.decide(host, now, attributes, &sight)?
         };
         let stream = self.stream(ticket).unwrap_or_default();
-        if decision.is_ok() && self.is_hopeless(stream, attributes) {
+        if decision.is_ok() && !self.retired && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
             decision = Err(Reason::Deadline);
         }
@@ -534,7 +540,7 @@ impl Stage {
             request.phase = Phase::Running { dequeued };
             request.tokens = tokens.taken;
             self.accept(ticket, request);
-            self.parked.sent(now, attributes.kind);
+            self.parked.sent(&request);
             self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
@@ -684,7 +690,7 @@ impl Stage {
                 match answered {
                     _ if request.first_byte.is_some() => {}
                     true => self.answered(host, now, kind),
-                    false => self.parked.ended(kind, dequeued),
+                    false => self.parked.ended(&request),
                 }
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
@@ -853,7 +859,10 @@ impl Stage {
                 match request.phase {
                     Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                    Phase::Running { .. } => self.release(host, &request),
+                    Phase::Running { .. } => {
+                        self.parked.ended(&request);
+                        self.release(host, &request)
+                    }
                 }
             }
         }

@@ -13,6 +13,7 @@
 //! the number of requests sent since then that haven't ended ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
+//! A request counts as sent when its body has arrived, because the backend can't answer it earlier.
 //! Further requests wait outside the queue, where they delay no other type. They wait until their
 //! last objective at most, and then are refused. No other request is refused because of them. One
 //! answer ends the wait, so a type that has only become slower waits for a moment. A type that is
@@ -23,7 +24,8 @@
 //! the bound divided by n. So workers need not exchange these counts. A bound for one worker may be
 //! less than one request, so the answers must be those of all workers: otherwise one slow request
 //! would stop its type on its worker. A worker publishes the time of a type's last answer once per
-//! mean slot time, and reads it only before it stops a type.
+//! mean slot time. It reads the time only before it stops a type, and then drops the requests that
+//! it sent before that time from the count.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -38,14 +40,15 @@ use headgate_strategies::time::Instant;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
-use crate::stats::{self, MAX_TYPES_IN_STATS};
+use crate::requests::Request;
+use crate::stats;
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
 
-/// The requests of a type that this worker sent since its last answer to the type.
+/// The requests of a type that this worker sent since the type's last known answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     /// The number of these requests that haven't ended.
@@ -121,11 +124,12 @@ impl Parked {
         }
     }
 
-    /// Counts a request of `kind` that is sent to the backend.
-    pub(super) fn sent(&mut self, now: Instant, kind: TypeId) {
-        if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
+    /// Counts a request that the backend has, unless its body still arrives.
+    pub(super) fn sent(&mut self, request: &Request) {
+        let sent = self.sent.get_mut(usize::from(request.attributes.kind.0));
+        if let (Some(sent), Some(at)) = (sent, request.unanswered_since()) {
             if sent.count == 0 {
-                sent.since = now;
+                sent.since = at;
             }
             sent.count = sent.count.saturating_add(1);
         }
@@ -139,11 +143,12 @@ impl Parked {
         }
     }
 
-    /// Counts the end without an answer of a request of `kind` that was sent to the backend at
-    /// `at`. A request from before the last answer is no longer in the count.
-    pub(super) fn ended(&mut self, kind: TypeId, at: Option<Instant>) {
-        if let Some(sent) = self.sent.get_mut(usize::from(kind.0))
-            && at.is_some_and(|at| at >= sent.since)
+    /// Counts the end without an answer of a request that the backend has. A request from before
+    /// the last answer is no longer in the count.
+    pub(super) fn ended(&mut self, request: &Request) {
+        let sent = self.sent.get_mut(usize::from(request.attributes.kind.0));
+        if let (Some(sent), Some(at)) = (sent, request.unanswered_since())
+            && at >= sent.since
         {
             sent.count = sent.count.saturating_sub(1);
         }
@@ -176,36 +181,51 @@ impl Stage {
     ) -> Result<bool, HostError> {
         #[cfg(test)]
         self.parked.judged.set(self.parked.judged.get() + 1);
-        let sent = self.parked.sent.get(usize::from(kind.0));
-        let (Some(cut), Some(&sent)) = (self.strategy.base.value_cut(), sent) else {
-            return Ok(false);
-        };
-        if sent.count == 0 || !self.holds() {
+        if !self.is_unanswered_here(now, kind) {
             return Ok(false);
         }
+        let Some(number) = self.answered_at(host, kind)? else {
+            return Ok(true);
+        };
+        let answered = Instant::from_nanos(host.get(number)?);
+        let sent = self.parked.sent.get_mut(usize::from(kind.0));
+        let Some(sent) = sent.filter(|sent| answered > sent.since) else {
+            return Ok(true);
+        };
+        // Another worker answered the type, so only the requests sent since then count.
+        let of_kind = (self.requests.iter()).filter(|of| of.attributes.kind == kind);
+        let later = (of_kind.filter_map(Request::unanswered_since)).filter(|at| *at >= answered);
+        (sent.count, sent.since) =
+            later.fold((0, now), |(count, since), at| (count + 1, since.min(at)));
+        Ok(self.is_unanswered_here(now, kind))
+    }
+
+    /// Whether the rule holds for the requests of `kind` that this worker sent since the type's
+    /// last known answer.
+    fn is_unanswered_here(&self, now: Instant, kind: TypeId) -> bool {
+        let sent = self.parked.sent.get(usize::from(kind.0));
+        let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
+            return false;
+        };
+        if sent.count == 0 || !self.holds() {
+            return false;
+        }
         let Some(time) = cut.slot_time(kind).map(|time| LONG * time) else {
-            return Ok(false);
+            return false;
         };
         if now.since(sent.since).as_secs_f64() <= time {
-            return Ok(false);
+            return false;
         }
         let answered = self.parked.answered.since(sent.since).as_secs_f64();
         if self.slots.is_unlimited() && answered < time / 2.0 {
-            return Ok(false);
+            return false;
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;
-        if f64::from(sent.count) < part {
-            return Ok(false);
-        }
-        let anywhere = match self.answered_at(host, kind)? {
-            Some(number) => Instant::from_nanos(host.get(number)?),
-            None => Instant::default(),
-        };
-        Ok(now.since(anywhere).as_secs_f64() > time)
+        f64::from(sent.count) >= part
     }
 
     /// Returns the number with the time of the last answer to `kind`, or `None` if no other worker
-    /// answers requests, or the process has no number for so many types.
+    /// answers requests.
     fn answered_at(
         &mut self,
         host: &impl Shared,
@@ -216,7 +236,7 @@ impl Stage {
         let (Some(sent), Some(of)) = (sent, self.config.types.get(at)) else {
             return Ok(None);
         };
-        if sent.answered.is_none() && at < MAX_TYPES_IN_STATS {
+        if sent.answered.is_none() {
             let prefix = stats::prefix(&self.config.policy);
             let name = format!("{prefix}.type.{}.answered_at_ns", of.name);
             sent.answered = Some(host.number(&name)?);
@@ -243,6 +263,13 @@ impl Stage {
         {
             sent.published = now;
         }
+    }
+
+    /// Returns the number of requests of `kind` that this worker sent since its last answer to the
+    /// type and that haven't ended.
+    #[cfg(test)]
+    pub(crate) fn unanswered(&self, kind: TypeId) -> u32 {
+        self.parked.sent[usize::from(kind.0)].count
     }
 
     /// Returns how often this stage determined whether a type is unanswered.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{PathMatch, PathMatchKind};
 use crate::requests::Phase;
+use crate::stats::MAX_TYPES_IN_STATS;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -91,9 +92,22 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
 /// Half of the slots are in use. One in nineteen requests of `/slow` takes 500 ms, and a worker
 /// sends the next ones before that, all of which are answered after 10 ms.
 #[test]
-fn a_slow_request_parks_no_other_however_many_workers_there_are() {
-    for workers in [1, 4, 16, 64] {
-        let mut process = Process::new(workers, &by_value(16));
+fn a_slow_request_parks_no_other_however_many_workers_and_types_there_are() {
+    for (workers, more_types) in [(1, 0), (4, 0), (16, 0), (64, 0), (16, MAX_TYPES_IN_STATS)] {
+        let mut config = by_value(16);
+        let types = &mut config.stages[0].types;
+        let slow = types[0].clone();
+        let more = (0..more_types).map(|n| {
+            let mut kind = slow.clone();
+            kind.name = format!("more{n}");
+            kind.matches[0].path = Some(PathMatch {
+                kind: PathMatchKind::Exact,
+                value: format!("/more{n}"),
+            });
+            kind
+        });
+        types.splice(..0, more);
+        let mut process = Process::new(workers, &config);
         let mut running: Vec<(u64, u32)> = Vec::new();
         for at in 0..1_000_u64 {
             let time = if at % 19 == 0 { 500 } else { 10 };
@@ -111,6 +125,72 @@ fn a_slow_request_parks_no_other_however_many_workers_there_are() {
         }
         assert_eq!(process.refused, [], "{workers} workers");
     }
+}
+
+/// For 10 ms, serves ten requests, which leave hardly any of 16 slots to `/slow`, and one request
+/// of `/slow` on `worker`. Returns the requests that wait meanwhile.
+fn serve(process: &mut Process, worker: Option<usize>) -> Vec<u32> {
+    let workers = process.workers.len();
+    let mut streams: Vec<u32> = (0..10)
+        .map(|at| process.arrive(at % workers, "/"))
+        .collect();
+    streams.extend(worker.map(|worker| process.arrive(worker, "/slow")));
+    let waiting = process.queued();
+    process.run_for(10 * MS);
+    for stream in streams {
+        process.finish(stream, Outcome::Completed);
+    }
+    waiting
+}
+
+/// Returns a process of `workers` that has served ten requests of `/slow` per second.
+fn with_a_rare_type(workers: usize) -> Process {
+    let mut process = Process::new(workers, &by_value(16));
+    for at in 0..600 {
+        let worker = (at % 10 == 0).then_some(at / 10 % workers);
+        serve(&mut process, worker);
+    }
+    process
+}
+
+/// The type is answered on another worker, but less often than in four of its mean slot times.
+#[test]
+fn a_slow_request_parks_no_other_of_a_type_that_another_worker_rarely_answers() {
+    let mut process = with_a_rare_type(2);
+    process.arrive(0, "/slow");
+    for at in 0..10 {
+        serve(&mut process, (at == 2).then_some(1));
+    }
+    assert_eq!(serve(&mut process, Some(0)), [0; 0]);
+    assert_eq!(process.refused, []);
+}
+
+/// The backend can't answer a request before its body has arrived.
+#[test]
+fn requests_whose_bodies_still_arrive_park_no_other() {
+    let mut process = with_a_rare_type(1);
+    let uploads = [(); 3].map(|()| process.arrive(0, "/slow"));
+    let tickets = uploads.map(|stream| {
+        let (_, _, At::Queue(ticket) | At::Backend(ticket)) = process.requests[&stream];
+        ticket
+    });
+    let each = |process: &mut Process, f: fn(&mut Stage, Ticket, Instant)| {
+        process.with(0, |engine, _, now, _| {
+            for ticket in tickets {
+                f(engine.stage_mut(ticket.policy).unwrap(), ticket, now);
+            }
+        });
+    };
+    each(&mut process, |stage, ticket, _| stage.body_follows(ticket));
+    for _ in 0..6 {
+        serve(&mut process, None);
+    }
+    assert_eq!(serve(&mut process, Some(0)), [0; 0]);
+    each(&mut process, Stage::sent);
+    for _ in 0..6 {
+        serve(&mut process, None);
+    }
+    assert_eq!(serve(&mut process, Some(0)).len(), 1);
 }
 
 /// The backend can't answer a request before its body has arrived.

@@ -185,6 +185,27 @@ fn workflows_that_are_no_longer_configured_hold_no_request() {
 }
 
 #[test]
+fn a_policy_that_is_removed_refuses_no_request_that_waits_for_its_rate() {
+    let mut proxy = Proxy::new(
+        1,
+        &config(|stage| {
+            stage.parallelism = 1;
+            stage.queue.max_length = 0;
+        }),
+    );
+    proxy.load("a", 300, 3_000);
+    let (held, passed) = (proxy.held.len(), proxy.passed.len());
+    assert!(held > 2, "{held}");
+    let refused = proxy.refused.len();
+    proxy.configure(&FilterConfig::default());
+    assert!(proxy.held.is_empty());
+    assert_eq!(proxy.passed.len(), passed + held);
+    assert_eq!(proxy.refused.len(), refused);
+    proxy.idle(3_000);
+    assert_eq!(proxy.stat("slots_in_use"), 0);
+}
+
+#[test]
 fn a_dry_run_releases_waiting_requests() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);

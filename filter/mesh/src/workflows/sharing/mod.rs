@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::WorkflowId;
 use super::dominant::RESOURCES;
 use fairness::Fairness;
-use headgate_core::config::SharingConfig;
+use headgate_core::config::{MAX_QUANTITY, SharingConfig};
 
 /// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,7 +90,7 @@ const LEAST_COST: f64 = 1e-6;
 
 /// Returns `x` as a finite number. A negative value or NaN counts as 0.
 fn number(x: f64) -> f64 {
-    if x > 0.0 { x.min(1e15) } else { 0.0 }
+    if x > 0.0 { x.min(MAX_QUANTITY) } else { 0.0 }
 }
 
 /// A local policy.

@@ -228,7 +228,7 @@ fn smoothed(entry: &SmoothingEntry, at: &At<'_>) -> Option<Smoothing> {
     let most = at.field("most").time(&entry.most, 1.0, longest);
     let (least, most) = (least?, most?);
     if least > most {
-        let right = format!("at most most ({})", entry.most.0);
+        let right = format!("0 to most ({})", entry.most.0);
         return at_least.refuse(&entry.least.0, right);
     }
     Some(Smoothing {

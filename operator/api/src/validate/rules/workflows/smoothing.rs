@@ -26,7 +26,7 @@ pub(in crate::validate::rules) fn smoothing(
         .zip(most_us)
         .is_some_and(|(least, most)| least > most)
     {
-        let problem = format!("{least}; at most most ({most})");
+        let problem = format!("{least}; 0 to most ({most})");
         at.field("least").add(problem);
     }
     Some(SmoothingConfig {
@@ -45,7 +45,7 @@ pub(super) fn schema(smoothing: &mut SchemaField<'_>) {
     smoothing.rule(
         Rule::words(
             format!("!({right}) || duration(self.least) <= duration(self.most)"),
-            "%s; at most most (%s)",
+            "%s; 0 to most (%s)",
             &["self.least", "self.most"],
         )
         .on(".least"),
