@@ -45,6 +45,21 @@ pub enum SimulationError {
     /// The workload's arrivals can't be drawn.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// A run would take years of simulated time.
+    #[error(
+        "{field}: {value:?}; at least {least:?}, at which {requests} requests take a year; or fewer \
+         requests"
+    )]
+    Long {
+        /// The field of the workload, `load` or `rate`.
+        field: &'static str,
+        /// The value of the field.
+        value: f64,
+        /// The least valid value for this number of requests.
+        least: f64,
+        /// The number of requests of the run.
+        requests: u64,
+    },
     /// The histograms for the results can't be created.
     #[error("results can't be kept: {0}")]
     Results(String),

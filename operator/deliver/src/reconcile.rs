@@ -244,11 +244,13 @@ impl Reconciler {
         (report, again)
     }
 
-    /// Returns the time of the first retry among these failures.
+    /// Returns the time of the next round for these failures. The retries of refused writes share
+    /// rounds, because each round considers all policies.
     fn again(&self, failures: &BTreeMap<Key, ObjectState>) -> Option<Instant> {
+        let now = Instant::now();
         let again = |(key, state): (&Key, &ObjectState)| match state {
-            ObjectState::Pending(_) => Some(Instant::now() + self.settings.retry),
-            _ => self.refusals.get(key).map(|refusal| refusal.again),
+            ObjectState::Pending(_) => Some(now + self.settings.retry),
+            _ => (self.refusals.get(key)).map(|r| r.again.max(now + self.settings.refused_retry)),
         };
         failures.iter().filter_map(again).min()
     }

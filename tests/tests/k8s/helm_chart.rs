@@ -280,6 +280,39 @@ fn a_map_or_list_that_is_null_is_rendered_as_an_empty_one() {
     assert!(dashboard["metadata"]["labels"]["grafana_dashboard"].is_null());
 }
 
+/// Without the schema, templates would fail with a nil pointer at any place.
+#[test]
+fn a_section_that_is_null_is_rendered_or_named() {
+    fn above(path: &str) -> Option<String> {
+        Some(path.rsplit_once('.')?.0.to_owned())
+    }
+    let yaml = fs::read_to_string(chart::folder().join("values.yaml")).unwrap();
+    let values = chart::values(&yaml).unwrap();
+    let sections: BTreeSet<String> = values
+        .iter()
+        .flat_map(|value| std::iter::successors(above(&value.path), |path| above(path)))
+        .collect();
+    let mut named = Vec::new();
+    for section in &sections {
+        let null = format!("--set={section}=null");
+        if let Err(error) = chart::render(&good("defaults"), &[&null]) {
+            let (error, name) = (format!("{error:#}"), section.rsplit('.').next().unwrap());
+            let expected = format!("missing property '{name}'");
+            assert!(error.contains(&expected), "{section}: {error}");
+            named.push(section.as_str());
+        }
+    }
+    for section in [
+        "image",
+        "tls",
+        "delivery",
+        "delivery.istio",
+        "metrics.service",
+    ] {
+        assert!(named.contains(&section), "{section}: {named:?}");
+    }
+}
+
 #[test]
 fn no_value_removes_the_operators_pods_from_its_services() {
     let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();

@@ -21,7 +21,7 @@ use crate::report::{Report, Subject};
 use crate::results::Outcome;
 use crate::simulation::{Run, SimulationError, Until};
 use crate::source::Source;
-use crate::workload::recorded::Recording;
+use crate::workload::recorded::{Recording, rounded_up};
 use crate::workload::{Pace, Rate, Traffic, Workload};
 use rows::CaseRows;
 
@@ -35,6 +35,8 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const WARM_UP_TO_FIND: Duration = Duration::from_secs(15);
 /// The backend's parallelism if P is found automatically and no workload sets it.
 const BACKEND: u32 = 16;
+/// The longest run of a load, s of simulated time.
+const YEAR_S: f64 = 365.0 * 86_400.0;
 /// The largest number of points of a curve over time.
 const MOST_BINS: u64 = 120;
 /// The minimum length of a bin, ns: shorter bins have too few requests for a percentile.
@@ -228,6 +230,7 @@ impl Trial {
     /// [`SimulationError`].
     pub fn run(&self, size: &Size, progress: &dyn Progress) -> Result<Report, SimulationError> {
         let amount = self.amount(size);
+        self.refuse_long(&amount)?;
         let cases = self.cases();
         let expected: u64 = cases.iter().map(|case| self.expected(case, &amount)).sum();
         progress.expect(expected * u64::from(amount.seeds));
@@ -270,6 +273,32 @@ impl Trial {
             seed: size.seed.or(plan.seed).unwrap_or(1),
             warm_up: plan.warm_up.unwrap_or(warm_up),
         }
+    }
+
+    /// Refuses loads whose runs would take years. Their simulation would hardly end, because the
+    /// engine ticks while no request arrives.
+    fn refuse_long(&self, amount: &Amount) -> Result<(), SimulationError> {
+        let Offered::Loads { workload, loads } = &self.plan.offered else {
+            return Ok(());
+        };
+        let requests = amount.requests;
+        let least = requests as f64 / YEAR_S;
+        for load in loads {
+            let (field, value, unit) = match *load {
+                Rate::Factor(factor) => ("load", factor, Rate::Factor(1.0)),
+                Rate::PerSecond(rate) => ("rate", rate, Rate::PerSecond(1.0)),
+            };
+            let least = rounded_up(least / workload.per_second(unit, self.slots));
+            if value < least {
+                return Err(SimulationError::Long {
+                    field,
+                    value,
+                    least,
+                    requests,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -224,6 +224,30 @@ fn a_policy_that_only_counts_is_tried_as_if_it_enforced() {
     assert!(report.notes[0].starts_with("the policy has mode DryRun"));
 }
 
+#[test]
+fn a_load_whose_run_would_take_years_is_refused() {
+    let problem = |load| {
+        let (stage, workload) = stage_and_workload();
+        let offered = Offered::Loads {
+            workload,
+            loads: vec![Rate::Factor(0.8), load],
+        };
+        let trial = Trial::new(stage, "default/simulated", plan(offered), "workload.yaml");
+        let size = Size {
+            requests: Some(100),
+            ..Size::default()
+        };
+        trial.run(&size, &Silent).err().map(|e| e.to_string())
+    };
+    // 100 requests in a year are 3.17e-6 per second.
+    let least = "at least 3.171e-6, at which 100 requests take a year; or fewer requests";
+    let rate = problem(Rate::PerSecond(1e-300)).unwrap();
+    assert_eq!(rate, format!("rate: 1e-300; {least}"));
+    let load = problem(Rate::Factor(1e-300)).unwrap();
+    assert!(load.starts_with("load: 1e-300; at least "), "{load}");
+    assert_eq!(problem(Rate::PerSecond(1.0)), None);
+}
+
 /// Returns a stage of 10 slots with backlog control that reports its rejection rate.
 fn telling() -> StageConfig {
     let json = r#"{"stages":[{"policy":"default/p","parallelism":10,

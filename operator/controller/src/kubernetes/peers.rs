@@ -27,6 +27,7 @@ use super::leader::Leadership;
 use headgate_deliver::http_client::exchange;
 use headgate_deliver::watch::send_if_changed;
 use headgate_xds::random::random;
+use headgate_xds::review::authorize::TIMEOUT;
 use headgate_xds::tally::{Changes, Tallies};
 
 /// The path at which a replica serves the counts of its proxies.
@@ -37,10 +38,12 @@ pub const TAKES_CHANGES: &str = "a-im";
 pub const PATCH: &str = "merge-patch";
 /// The timeout of connecting to a replica.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The timeout of a response.
-const ANSWER: Duration = Duration::from_secs(5);
+/// The timeout of a response. The replica may first wait for the API server's review of the token.
+const ANSWER: Duration = TIMEOUT.saturating_add(CONNECT);
 /// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause after failures, in multiples of [`PAUSE`].
+const MOST_PAUSES: u32 = 8;
 /// The time for which the last counts of an unreachable replica stay valid. Its proxies keep their
 /// configuration.
 const KEEP: Duration = Duration::from_secs(30);
@@ -236,8 +239,14 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
         {
             return;
         }
-        sleep(PAUSE).await;
+        sleep(pause(failures)).await;
     }
+}
+
+/// Returns the pause after this number of consecutive failures. A replica that refuses a request
+/// may have asked the API server to review it, because missing permissions aren't cached.
+fn pause(failures: u32) -> Duration {
+    PAUSE * failures.clamp(1, MOST_PAUSES)
 }
 
 /// Sends one request. Returns the counts with their version, or `None` if the version of `known` is
@@ -301,6 +310,12 @@ mod tests {
     fn tallies(total: u64) -> Tallies {
         let text = format!(r#"{{"a/p": {{"total": {total}, "running": 0, "by_target": []}}}}"#);
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_replica_that_fails_is_asked_less_often() {
+        let pauses = [0, 1, 2, 8, u32::MAX].map(|failures| pause(failures).as_millis());
+        assert_eq!(pauses, [250, 250, 500, 2_000, 2_000]);
     }
 
     #[test]

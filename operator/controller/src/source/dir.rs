@@ -21,8 +21,13 @@ use headgate_api::plan::Plan;
 
 /// The shortest pause between two readings of the folder.
 const POLL: Duration = Duration::from_millis(200);
-/// The shortest pause after a reading, in multiples of the time that it took.
+/// The longest pause between two readings of the folder. A reading may take minutes, because a file
+/// server didn't answer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The pause after a reading between these bounds, in multiples of the time that it took.
 const REST: u32 = 20;
+/// The number of readings, each different from the one before, after which the next one is taken.
+const MOST_CHANGES: u32 = 5;
 
 /// Sends a plan after the first reading and after each relevant change, until `shutdown` holds
 /// `true` or its sender is dropped. If the folder can't be read, the plan reports that as a
@@ -37,20 +42,23 @@ pub async fn watch(
     metrics: Metrics,
 ) -> anyhow::Result<()> {
     let mut folder = Folder::default();
-    let mut before = None;
+    // The last reading and the number of readings, since one was taken.
+    let (mut before, mut changes) = (None, 0);
     let mut first = true;
     loop {
         let (path, begun) = (dir.clone(), Instant::now());
         let scan = tokio::task::spawn_blocking(move || read_dir(&path))
             .await
             .with_context(|| format!("reading {} failed", dir.display()))?;
-        let pause = POLL.max(begun.elapsed() * REST);
+        let pause = (begun.elapsed() * REST).clamp(POLL, LONGEST_PAUSE);
         let begun = Instant::now();
-        // Editors and `kubectl cp` write in steps, so a change counts once it is read again.
-        let plan = if first || before.as_ref() == Some(&scan) {
+        // Editors and `kubectl cp` write in steps, so a change counts once it is read again. A file
+        // that always changes must not withhold the others.
+        let plan = if first || changes == MOST_CHANGES || before.as_ref() == Some(&scan) {
+            (before, changes) = (None, 0);
             folder.update(&dir, scan)
         } else {
-            before = Some(scan);
+            (before, changes) = (Some(scan), changes + 1);
             None
         };
         let plan = plan.or_else(|| first.then(Plan::default));
@@ -71,6 +79,43 @@ pub async fn watch(
         tokio::select! {
             _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
             () = sleep(pause) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_always_changes_does_not_withhold_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let always = dir.path().join("always.yaml");
+        fs::write(&always, "").unwrap();
+        let (plans, mut plan) = watch::channel(Arc::default());
+        let (_stop, shutdown) = watch::channel(false);
+        let path = dir.path().to_owned();
+        let watched = watch(path, plans, shutdown, Metrics::new());
+        let changes = async {
+            for n in 0.. {
+                fs::write(&always, format!("# {n}\n")).unwrap();
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let others = async {
+            plan.changed().await.unwrap();
+            fs::write(dir.path().join("other.yaml"), "{").unwrap();
+            let has = |plan: &Arc<Plan>| plan.problems.iter().any(|p| p.source.contains("other"));
+            plan.wait_for(has).await.unwrap();
+        };
+        tokio::select! {
+            ended = watched => panic!("{ended:?}"),
+            () = changes => panic!("all numbers are written"),
+            taken = timeout(Duration::from_secs(60), others) => taken.unwrap(),
         }
     }
 }

@@ -127,6 +127,32 @@ async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() 
     assert_eq!(said(&observed), ["2026", "2026"]);
 }
 
+/// A thousand objects may be refused, each with its own pauses.
+#[tokio::test]
+async fn retries_of_refused_writes_share_rounds() {
+    let example = example();
+    let before = applied(&wish(&example));
+    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(objects.collect())));
+    let view = PlannedCluster {
+        cluster: example.cluster.into(),
+        plan: example.plan.into(),
+    };
+    let server = api_server(|_, _, _| {
+        let refusal = json!({"kind": "Status", "status": "Failure", "code": 403});
+        Some((403, refusal))
+    });
+    let mut reconciler = Reconciler::new(server, settings(), Arc::default());
+    reconciler.served_again = Some("2026".to_owned());
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let (_, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        assert_eq!(reconciler.refusals.len(), 1);
+        assert!(again.unwrap() >= begun + settings().refused_retry);
+    }
+}
+
 /// A leader may lose its Lease before all plugins are written.
 #[tokio::test]
 async fn the_end_of_an_outage_is_announced_in_a_later_term_if_the_first_could_not() {

@@ -41,7 +41,7 @@ const KEEP_REFUSED: Duration = Duration::from_secs(10);
 /// The largest number of cached entries of each kind. Further requests are reviewed every time.
 const MAX_KEPT: usize = 256;
 /// The timeout of a review.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Authorizes requests by the API server's reviews, with a cache.
 #[derive(Clone)]

@@ -207,10 +207,10 @@ impl Recording {
     }
 
     /// Returns the least speed, at which a replay is as long as the longest recording: the
-    /// simulation of a longer replay would hardly end. It is rounded up to nine decimals.
+    /// simulation of a longer replay would hardly end.
     pub(crate) fn least_speed(&self) -> f64 {
         let least = self.period_ns() / LONGEST_NS as f64;
-        f64::min((least * 1e9).ceil() / 1e9, 1.0)
+        f64::min(rounded_up(least), 1.0)
     }
 
     /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede the first
@@ -232,6 +232,11 @@ impl Recording {
         }
         replay
     }
+}
+
+/// Returns the number, rounded up to nine decimals.
+pub(crate) fn rounded_up(number: f64) -> f64 {
+    (number * 1e9).ceil() / 1e9
 }
 
 fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
