@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use futures::stream::{self, BoxStream, StreamExt as _};
+use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt as _, abortable};
 use kube::api::ApiResource;
 use kube::core::{DynamicResourceScope, NamespaceResourceScope};
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio_stream::StreamMap;
 use tracing::{info, warn};
 
 use crate::cluster::ObjectKey;
@@ -268,7 +267,8 @@ where
         M: Send,
     {
         let read = move |Readable(object): Readable<K>| read(object);
-        let mut events = StreamMap::new();
+        let mut events = SelectAll::new();
+        let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
         let mut places = Places::new(&self.what);
         self.namespaces.0.mark_changed();
         loop {
@@ -276,14 +276,24 @@ where
                 () = self.namespaces.changed() => {
                     let Some(names) = self.names() else { continue };
                     for name in &names {
-                        if !events.contains_key(name) {
-                            events.insert(name.clone(), self.events(name, names.len()));
+                        if watched.contains_key(name) {
+                            continue;
                         }
+                        let of_it = name.clone();
+                        let of_it = self
+                            .events(name, names.len())
+                            .map(move |event| (of_it.clone(), event));
+                        let (of_it, stop) = abortable(of_it);
+                        events.push(of_it.boxed());
+                        watched.insert(name.clone(), stop);
                     }
-                    let gone = events.keys().filter(|name| !names.contains(*name));
-                    for name in gone.cloned().collect::<Vec<_>>() {
-                        events.remove(&name);
-                    }
+                    watched.retain(|name, stop| {
+                        let stays = names.contains(name);
+                        if !stays {
+                            stop.abort();
+                        }
+                        stays
+                    });
                     places.set(&names)
                 }
                 Some((name, event)) = events.next(), if !events.is_empty() => {
