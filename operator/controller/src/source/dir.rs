@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use headgate_api::plan::Plan;
 
 /// The shortest pause between two readings of the folder.
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(100);
 /// The longest pause between two readings of the folder. A reading may take minutes, because a file
 /// server didn't answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
