@@ -23,7 +23,7 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.processing_time_us      histogram  slot to the end of the response, or its first byte with `measure`
 //! headgate.policy.<namespace>/<name>.type.<type>.response_time_us        histogram  the sum of both
 //! headgate.policy.<namespace>/<name>.type.<type>.time_per_output_token_us  histogram  first token to the end of the response, divided by the number of the others; of types with `tpot`
-//! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram  the estimate by which a request was admitted
+//! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram  the estimate for an admitted request; one in eight is recorded
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
 //! headgate.policy.<namespace>/<name>.type.<type>.controlled_response_time_us[.class.<class>]   gauge   cur of SEDA §3.2
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A GEP-2257 duration as written; [`Duration::parse`] returns its length.
+/// A duration as in GEP-2257, such as `250ms` or `1m30s`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Duration(pub String);

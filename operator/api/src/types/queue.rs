@@ -67,9 +67,9 @@ pub enum DisciplineType {
     /// starve.
     Priority,
     /// Earliest latest start first: the arrival plus the shortest wait that the objectives of the
-    /// type allow. Requires objectives for each type. As with `FIFO`, `EDF` and `LSTF`, Bouncer
-    /// estimates a request's wait as the time in which the whole queue drains, not as the wait at
-    /// its own position.
+    /// type allow. Requires objectives for each type. With `shedByValue: false`, Bouncer judges
+    /// requests under `Slack`, `EDF` and `LSTF` by the time in which the whole queue drains, not by
+    /// their own wait.
     Slack,
 }
 
