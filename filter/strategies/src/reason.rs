@@ -96,7 +96,8 @@ reasons! {
         lacks_slots: true,
         ..overload(
             "queue_timeout",
-            "it waited, or would wait, longer than the queue's timeout",
+            "it waited, or would wait, longer than the queue's timeout, or than its last objective \
+             allows while P has no limit",
         )
     },
     /// The request's own deadline passes before it could be served.
