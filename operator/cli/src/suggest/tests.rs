@@ -186,6 +186,30 @@ fn paths_mean_themselves_whatever_is_in_them() {
     );
 }
 
+/// `no` is a boolean for kubectl, whose YAML is that of version 1.1.
+#[test]
+fn names_that_are_no_strings_in_yaml_are_quoted() {
+    let paths = ["/null", "/true", "/%20", "/no", "/1e5", "/a"];
+    let requests =
+        { paths.iter() }.flat_map(|path| (0..ENOUGH).map(move |_| ("GET", (*path).to_owned(), 20)));
+    let (policy, log) = suggested(requests);
+    assert_eq!(by_type(&policy, &log).len(), paths.len(), "{policy}");
+    for name in [
+        r#""null""#,
+        r#""true""#,
+        r#""20""#,
+        r#""no""#,
+        r#""1e5""#,
+        "a",
+    ] {
+        has(&policy, &format!("- name: {name}"));
+    }
+    let number = service("123/on").unwrap();
+    let policy = policy_of(&log, Some(number)).unwrap();
+    has(&policy, r#"metadata: {name: "on", namespace: "123"}"#);
+    stage(&policy);
+}
+
 #[test]
 fn a_log_with_too_few_answers_says_so() {
     let error = policy_for("hello\n").unwrap_err();
