@@ -186,6 +186,9 @@ fn an_error_of_a_request_to_the_cluster_is_one_line() {
     let error = text(&error.stderr);
     assert!(error.contains("the API server can't be reached"), "{error}");
     assert!(error.contains("--admin 127.0.0.1:18001"), "{error}");
+    let error = empty.ask(&["clean-up"]);
+    let error = text(&error.stderr);
+    assert!(error.contains("the API server can't be reached"), "{error}");
 
     let missing = headgate(&["status", "--kubeconfig", "/no/such/file"]);
     let error = text(&missing.stderr);
