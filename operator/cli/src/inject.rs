@@ -52,6 +52,9 @@ pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     if injected.is_empty() && notes.is_empty() {
         bail!("no workload in the input: a Deployment, StatefulSet, DaemonSet, ReplicaSet or Pod");
     }
+    for object in &mut objects {
+        inject::reset(object, &injected).map_err(|problem| anyhow!(problem))?;
+    }
     for one in &injected {
         let mut is_reached = one.took_name;
         for object in &mut objects {
