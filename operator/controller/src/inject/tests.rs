@@ -429,6 +429,19 @@ fn both_containers_have_the_resources_asked_for() {
         resources(&asked),
         json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}})
     );
+    let too_much = Settings {
+        proxy_memory_request: "1Gi".into(),
+        ..settings()
+    };
+    let refused = inject(&mut deployment(), &too_much);
+    assert_eq!(
+        refused,
+        Err(
+            "Deployment shop/search: --proxy-memory-request 1Gi is more than \
+             --proxy-memory-limit 256Mi"
+                .to_owned()
+        )
+    );
 }
 
 #[test]
