@@ -21,6 +21,7 @@ pub(super) const SERVICE: &str = "group: \"\", kind: Service";
 /// Returns the beginning of a dry-run policy, up to its target. `target` is the target's group and
 /// kind.
 pub(super) fn head(namespace: &str, name: &str, target: &str) -> String {
+    let (namespace, name) = (written(namespace), written(name));
     format!(
         "apiVersion: headgate.dev/v1alpha1
 kind: AdmissionPolicy
@@ -48,7 +49,16 @@ pub(super) fn kind(
     let objectives: String = { objectives.iter() }
         .map(|(field, percentiles)| format!("    {field}: {percentiles}\n"))
         .collect();
-    format!("  - name: {name}{comment}\n{matches}{objectives}")
+    format!(
+        "  - name: {}{comment}\n{matches}{objectives}",
+        written(name)
+    )
+}
+
+/// Returns a name in YAML, in quotes if it would be another type without them, such as `no` or `20`.
+fn written(name: &str) -> String {
+    let yaml = serde_saphyr::to_string(&name);
+    yaml.as_deref().unwrap_or(name).trim_end().to_owned()
 }
 
 /// Returns `parts` as a name of at most 63 lower case letters, digits and `-`. A number is appended

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::input::text_of;
 use headgate_command::output::{Output, document};
+use headgate_command::table::one_line;
 use headgate_controller::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
 
 /// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets,
@@ -51,6 +52,9 @@ pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     }
     if injected.is_empty() && notes.is_empty() {
         bail!("no workload in the input: a Deployment, StatefulSet, DaemonSet, ReplicaSet or Pod");
+    }
+    for object in &mut objects {
+        inject::reset(object, &injected).map_err(|problem| anyhow!(problem))?;
     }
     for one in &injected {
         let mut is_reached = one.took_name;
@@ -114,9 +118,19 @@ fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
 
 /// Parses the objects in a text. Lists are flattened.
 fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
-    // As in the API server's YAML parser, `defaultMode: 0440` is octal.
-    let options = serde_saphyr::options! { legacy_octal_numbers: true };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    let options = serde_saphyr::options! {
+        // As in the API server's YAML parser, `defaultMode: 0440` is octal.
+        legacy_octal_numbers: true,
+        // All workloads of a cluster have more nodes than the default allows. What aliases add has
+        // a limit of its own.
+        budget: serde_saphyr::budget! {
+            max_documents: usize::MAX,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+        },
+    };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| anyhow!(one_line(&error.without_snippet().to_string())))?;
     let mut objects = Vec::new();
     for document in documents {
         match document {

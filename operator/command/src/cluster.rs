@@ -25,6 +25,7 @@ use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::report::Report;
 use headgate_deliver::Adapter;
+use headgate_deliver::apply::line;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::http_client::whole;
 use headgate_deliver::object::{ADAPTER_LABEL, MANAGED_BY};
@@ -347,14 +348,7 @@ pub fn no_policies(error: &kube::Error) -> anyhow::Error {
 pub fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
-        other => {
-            // The innermost cause is the useful part of hyper's message.
-            let mut cause: &dyn std::error::Error = other;
-            while let Some(deeper) = cause.source() {
-                cause = deeper;
-            }
-            anyhow!("the API server can't be reached: {cause}")
-        }
+        other => anyhow!(line(other)),
     }
 }
 

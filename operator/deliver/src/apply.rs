@@ -110,11 +110,18 @@ fn of_fields(status: &Status) -> bool {
     status.code == 409 && { causes }.any(|c| c.reason == "FieldManagerConflict")
 }
 
-/// Returns the error in one line.
-fn line(error: &kube::Error) -> String {
+/// Returns the API server's refusal, or the reason why it doesn't answer, in one line.
+pub fn line(error: &kube::Error) -> String {
     let text = match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+        other => {
+            // The innermost cause is the useful part of hyper's message.
+            let mut cause: &dyn std::error::Error = other;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            format!("the API server can't be reached: {cause}")
+        }
     };
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::adapter::Adapter;
+use crate::apply::line;
 use crate::cluster::ObjectKey;
 use crate::leftovers::{Stopped, delete_all};
 use crate::object::{ADAPTER_LABEL, MANAGED_BY};
@@ -47,14 +48,14 @@ pub struct CleanedUp {
 pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String> {
     let deployments = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
     let name = &deployment.name;
-    let line = |error: kube::Error| format!("Deployment {deployment}: {error}");
-    let Some(found) = deployments.get_opt(name).await.map_err(line)? else {
+    let failed = |error: kube::Error| format!("Deployment {deployment}: {}", line(&error));
+    let Some(found) = deployments.get_opt(name).await.map_err(failed)? else {
         return Ok(());
     };
     let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
     let parameters = PatchParams::default();
     let scaled = deployments.patch_scale(name, &parameters, &none);
-    scaled.await.map_err(line)?;
+    scaled.await.map_err(failed)?;
     let selector = found.spec.map(|spec| spec.selector).unwrap_or_default();
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
     let pods = api::<Readable<PartialObjectMeta<Pod>>>(client, &deployment.namespace);
@@ -66,7 +67,7 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
         match list(&pods, &left).await {
             Ok(left) if left.items.is_empty() => return Ok(()),
             Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => {
-                return Err(line(kube::Error::Api(status)));
+                return Err(failed(kube::Error::Api(status)));
             }
             // Pods are left, or the API server doesn't answer.
             Ok(_) | Err(_) => sleep(PAUSE).await,
@@ -137,7 +138,7 @@ async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<Obje
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let list = list(&api, &page).await;
-            let list = list.map_err(|e| format!("Pod: {e}"))?;
+            let list = list.map_err(|e| format!("Pod: {}", line(&e)))?;
             for pod in list.items {
                 let namespace = pod.namespace().unwrap_or_default();
                 let key = |name| ObjectKey::new(namespace.clone(), name);
@@ -171,6 +172,21 @@ mod tests {
                 "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
             }),
         }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_the_api_servers_message_in_one_line() {
+        let client = api_server(|_, _, _| {
+            let status = json!({
+                "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+                "message": "not for you",
+            });
+            Some((403, status))
+        });
+        let stopped = stop(&client, &ObjectKey::new("a", "d")).await;
+        assert_eq!(stopped, Err("Deployment a/d: not for you".to_owned()));
+        let mounted = mounted(&client, &[]).await;
+        assert_eq!(mounted, Err("Pod: not for you".to_owned()));
     }
 
     /// The API server applies field selectors. Nothing deletes the only Pod, which was evicted.

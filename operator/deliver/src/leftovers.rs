@@ -82,7 +82,7 @@ pub(crate) async fn delete_all(
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 return Err(Stopped::Forbidden(status.message.clone()));
             }
-            Err(error) => return Err(Stopped::Failed(error.to_string())),
+            Err(error) => return Err(Stopped::Failed(apply::line(&error))),
         };
         for object in &list.items {
             let key = key(&object.metadata);

@@ -31,7 +31,9 @@ pub(super) fn ideal(types: &[Demand], slots: u32) -> Vec<f64> {
     for equals in order.chunk_by(|&a, &b| density(a) == density(b)) {
         let wanted: f64 = equals.iter().map(|&at| work(at)).sum();
         let part = if wanted > left { left / wanted } else { 1.0 };
-        left -= part * wanted;
+        // A rounding error must not leave less than nothing, or a type without requests would get
+        // an infinite ratio.
+        left = (left - part * wanted).max(0.0);
         for &at in equals {
             answered[at] = part;
         }
@@ -65,5 +67,8 @@ mod tests {
         assert_eq!(ideal(&types, 2), [0.0, 0.5, 0.0]);
         let equal = [demand(1.0, 10.0, 100.0), demand(2.0, 5.0, 200.0)];
         assert_eq!(ideal(&equal, 1), [0.5, 0.5]);
+        // 3 − 3 / 17.7 · 17.7 is less than 0 in floating point.
+        let unused = [demand(1.0, 590.0, 30.0), demand(1.0, 0.0, 100.0)];
+        assert_eq!(ideal(&unused, 3), [3.0 / 17.7, 1.0]);
     }
 }

@@ -231,6 +231,20 @@ mod tests {
         );
     }
 
+    /// Such as a log in place of a policy.
+    #[test]
+    fn the_beginning_of_a_long_text_is_shown() {
+        let long = "ü".repeat(100);
+        assert_eq!(
+            problems(&format!("{long}\n{long}\n")),
+            [format!(
+                "document: \"{}\"…; a mapping with the fields apiVersion, kind, metadata, spec, \
+                 status",
+                "ü".repeat(80)
+            )]
+        );
+    }
+
     #[test]
     fn null_is_as_good_as_absent() {
         let yaml = "apiVersion: v\nkind: k\nmetadata: {name: x, labels: null}\nspec: {targetRefs: \

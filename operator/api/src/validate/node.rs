@@ -21,6 +21,9 @@ pub(crate) struct Node {
     pub(crate) value: Value,
 }
 
+/// The number of characters of a text that a message shows. A file that isn't YAML is one text.
+const SHOWN: usize = 80;
+
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
@@ -139,7 +142,10 @@ impl Node {
             Value::Bool(b) => b.to_string(),
             Value::Int(n) => n.to_string(),
             Value::Float(n) => n.to_string(),
-            Value::Text(text) => format!("{text:?}"),
+            Value::Text(text) => match text.char_indices().nth(SHOWN) {
+                Some((end, _)) => format!("{:?}…", &text[..end]),
+                None => format!("{text:?}"),
+            },
             Value::List(items) if items.is_empty() => "an empty list".to_owned(),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a mapping".to_owned(),

@@ -205,6 +205,15 @@ async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> 
             namespace,
         );
     }
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        // An operator that isn't ready says what it waits for.
+        let why = String::from_utf8_lossy(response.body());
+        bail!(
+            "{admin} answered {}: {}",
+            response.status(),
+            one_line(why.trim())
+        );
+    }
     if response.status() != StatusCode::OK {
         bail!("{} (it answered {})", not_ours(), response.status());
     }

@@ -51,7 +51,9 @@ impl Routes {
         let method = request.method.unwrap_or("GET");
         let elements = elements(path);
         let bytes: usize = elements.iter().map(|element| 1 + element.len()).sum();
-        if !METHODS.contains(&method) || bytes > MAX_PATH {
+        let odd = |c: char| c.is_whitespace() || c.is_control();
+        let is_odd = elements.iter().any(|element| element.contains(odd));
+        if !METHODS.contains(&method) || bytes > MAX_PATH || is_odd {
             return self.other.push(ms);
         }
         let key = (method.to_owned(), elements);

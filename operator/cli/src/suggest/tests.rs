@@ -186,6 +186,30 @@ fn paths_mean_themselves_whatever_is_in_them() {
     );
 }
 
+/// `no` is a boolean for kubectl, whose YAML is that of version 1.1.
+#[test]
+fn names_that_are_no_strings_in_yaml_are_quoted() {
+    let paths = ["/null", "/true", "/%20", "/no", "/1e5", "/a"];
+    let requests =
+        { paths.iter() }.flat_map(|path| (0..ENOUGH).map(move |_| ("GET", (*path).to_owned(), 20)));
+    let (policy, log) = suggested(requests);
+    assert_eq!(by_type(&policy, &log).len(), paths.len(), "{policy}");
+    for name in [
+        r#""null""#,
+        r#""true""#,
+        r#""20""#,
+        r#""no""#,
+        r#""1e5""#,
+        "a",
+    ] {
+        has(&policy, &format!("- name: {name}"));
+    }
+    let number = service("123/on").unwrap();
+    let policy = policy_of(&log, Some(number)).unwrap();
+    has(&policy, r#"metadata: {name: "on", namespace: "123"}"#);
+    stage(&policy);
+}
+
 #[test]
 fn a_log_with_too_few_answers_says_so() {
     let error = policy_for("hello\n").unwrap_err();
@@ -219,6 +243,7 @@ fn paths_and_methods_of_an_envoy_that_normalizes_nothing_are_valid() {
         ("GET", "/%7Ebob/feed"),
         ("GET", "/api/%2e%2E/%zz%2F/"),
         ("PROPFIND", "/dav"),
+        ("GET", "/a\tb"),
         ("GET", "/dav"),
     ];
     let requests = lines
@@ -240,7 +265,7 @@ fn paths_and_methods_of_an_envoy_that_normalizes_nothing_are_valid() {
             "# All other requests, with objectives from the response times of all requests: {} \
              responses took 20 ms (p50) \
              and 20 ms (p90)",
-            7 * ENOUGH
+            lines.len() * ENOUGH
         ),
     );
 }

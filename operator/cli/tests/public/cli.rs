@@ -907,6 +907,18 @@ fn examples_listen_on_both_families_and_leave_the_admin_interface_on_loopback() 
     }
 }
 
+/// Such as the workloads of a whole cluster.
+#[test]
+fn inject_reads_any_number_of_objects() {
+    let pod = "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, ports: \
+               [{containerPort: 80}]}]}\n";
+    let large = format!("kind: ConfigMap\ndata:\n{}", "- 0\n".repeat(300_000));
+    let input = format!("{}{large}---\n{pod}", "kind: Secret\n---\n".repeat(1_100));
+    let done = fed(&["inject", "--image=mine:1"], &input);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout).matches("kind: Secret").count(), 1_100);
+}
+
 #[test]
 fn inject_says_what_it_can_not_do() {
     let refused = |input: &str| {
@@ -921,6 +933,11 @@ fn inject_says_what_it_can_not_do() {
     assert_eq!(
         refused("metadata: {name: x}"),
         "error: stdin: kind: missing; each document is a Kubernetes object\n"
+    );
+    assert_eq!(
+        refused("kind: Pod\nmetadata: {name: p\nspec: {}"),
+        "error: stdin: while parsing a flow mapping, did not find expected ',' or '}' at line 3, \
+         column 5\n"
     );
     assert_eq!(
         refused("kind: Pod\nmetadata: {name: p}\nspec: {containers: none}"),

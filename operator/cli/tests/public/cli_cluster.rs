@@ -186,6 +186,9 @@ fn an_error_of_a_request_to_the_cluster_is_one_line() {
     let error = text(&error.stderr);
     assert!(error.contains("the API server can't be reached"), "{error}");
     assert!(error.contains("--admin 127.0.0.1:18001"), "{error}");
+    let error = empty.ask(&["clean-up"]);
+    let error = text(&error.stderr);
+    assert!(error.contains("the API server can't be reached"), "{error}");
 
     let missing = headgate(&["status", "--kubeconfig", "/no/such/file"]);
     let error = text(&missing.stderr);
@@ -193,6 +196,8 @@ fn an_error_of_a_request_to_the_cluster_is_one_line() {
         error.starts_with("error: --kubeconfig /no/such/file: "),
         "{error}"
     );
+    let cause = "No such file or directory (os error 2)";
+    assert_eq!(error.matches(cause).count(), 1, "{error}");
     let both = headgate(&["status", "--admin", "127.0.0.1:1", "-A"]);
     assert_eq!(both.status.code(), Some(2), "an address or a cluster");
     let wait = headgate(&["status", "--admin", "127.0.0.1:1", "--wait"]);

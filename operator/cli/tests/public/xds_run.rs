@@ -12,7 +12,7 @@ use headgate_controller::conditions::Type::Programmed;
 use headgate_controller::report::Report;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -365,6 +365,25 @@ async fn status_explains_what_answers_or_does_not() {
         format!(
             "error: nothing listens on {address}; start headgate run, or give its admin address \
              with --admin HOST:PORT"
+        )
+    );
+    let waiting = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = waiting.local_addr().unwrap();
+    let answer = async {
+        let (mut stream, _) = waiting.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+        let text = "not ready: waiting for the API server\n";
+        let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-length:";
+        let answer = format!("{head} {}\r\n\r\n{text}", text.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        stream
+    };
+    let (output, _open) = tokio::join!(status(address), answer);
+    assert_eq!(
+        failure(output),
+        format!(
+            "error: {address} answered 503 Service Unavailable: not ready: waiting for the API \
+             server"
         )
     );
     // The xDS port instead of the admin port is the most probable mistake of users.

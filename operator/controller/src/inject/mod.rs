@@ -11,6 +11,7 @@
 
 mod mark;
 mod network;
+mod quantity;
 mod service;
 mod settings;
 mod sidecar;
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use mark::Mark;
 pub use mark::{INJECTED_ANNOTATION, injected_ports};
 pub use network::cut_off;
-pub use service::redirect;
+pub use service::{redirect, reset};
 pub use settings::Settings;
 
 /// The Pod annotation with the application's port behind Envoy.
@@ -175,7 +176,9 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     let mut added = sidecar::render(settings, spec, app_port, &port_name)?;
     // The requests and limits of a whole Pod cover all its containers. Envoy's own requests and
     // limits would have to fit into those of the Pod, or the API server would refuse the Pod.
-    if !spec["resources"].is_null() {
+    if spec["resources"].is_null() {
+        settings.check_resources()?;
+    } else {
         let containers = added["initContainers"].as_array_mut().into_iter().flatten();
         for container in containers.filter_map(Value::as_object_mut) {
             container.remove("resources");

@@ -15,13 +15,7 @@ type TargetPorts = Map<String, Value>;
 /// # Errors
 /// The Service's annotation isn't in the form that an injection writes.
 pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String> {
-    let selector = &service["spec"]["selector"];
-    let is_empty = selector.as_object().is_none_or(Map::is_empty);
-    if service["kind"] != "Service"
-        || is_empty
-        || !injected.is_beside(service)
-        || !selects(&json!({"matchLabels": selector}), &injected.labels)
-    {
+    if !is_for(service, injected) {
         return Ok(false);
     }
     let mut originals = read::<TargetPorts>(service)?.unwrap_or_default();
@@ -45,6 +39,28 @@ pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String
         set(service, "annotations", INJECTED_ANNOTATION, &mark);
     }
     Ok(reaches)
+}
+
+/// Restores the original target ports of a Service that selects the Pods of one of these workloads.
+/// Called before [`redirect`], because Envoy may now be in front of another port.
+///
+/// # Errors
+/// The Service's annotation isn't in the form that an injection writes.
+pub fn reset(service: &mut Value, injected: &[Injected]) -> Result<(), String> {
+    if injected.iter().any(|one| is_for(service, one)) {
+        restore(service)?;
+    }
+    Ok(())
+}
+
+/// Whether `object` is a Service that selects the workload's Pods.
+fn is_for(object: &Value, injected: &Injected) -> bool {
+    let selector = &object["spec"]["selector"];
+    let is_empty = selector.as_object().is_none_or(Map::is_empty);
+    object["kind"] == "Service"
+        && !is_empty
+        && injected.is_beside(object)
+        && selects(&json!({"matchLabels": selector}), &injected.labels)
 }
 
 /// Restores a Service's original target ports. Returns whether it was redirected to Envoy.

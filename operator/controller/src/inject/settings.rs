@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use clap::Args;
 use serde::Serialize;
 
+use super::quantity::{amount, quantity};
 use crate::endpoint::Endpoint;
 use headgate_xds::module::Kind;
 
@@ -79,15 +80,38 @@ pub struct Settings {
     #[arg(long)]
     pub no_run_as_user: bool,
     /// CPU request of each added container
-    #[arg(long, value_name = "QUANTITY", default_value = "100m")]
+    #[arg(long, value_name = "QUANTITY", default_value = "100m", value_parser = quantity)]
     pub proxy_cpu_request: String,
     /// CPU limit of each added container; none by default
-    #[arg(long, value_name = "QUANTITY")]
+    #[arg(long, value_name = "QUANTITY", value_parser = quantity)]
     pub proxy_cpu_limit: Option<String>,
     /// Memory request of each added container
-    #[arg(long, value_name = "QUANTITY", default_value = "96Mi")]
+    #[arg(long, value_name = "QUANTITY", default_value = "96Mi", value_parser = quantity)]
     pub proxy_memory_request: String,
     /// Memory limit of each added container
-    #[arg(long, value_name = "QUANTITY", default_value = "256Mi")]
+    #[arg(long, value_name = "QUANTITY", default_value = "256Mi", value_parser = quantity)]
     pub proxy_memory_limit: String,
+}
+
+impl Settings {
+    /// Checks that no request exceeds its limit. The API server would refuse the Pods.
+    ///
+    /// # Errors
+    /// Returns one line that names the arguments.
+    pub(super) fn check_resources(&self) -> Result<(), String> {
+        let (cpu, memory) = (&self.proxy_cpu_request, &self.proxy_memory_request);
+        for (what, request, limit) in [
+            ("cpu", cpu, self.proxy_cpu_limit.as_ref()),
+            ("memory", memory, Some(&self.proxy_memory_limit)),
+        ] {
+            if let Some(limit) = limit
+                && amount(request) > amount(limit)
+            {
+                return Err(format!(
+                    "--proxy-{what}-request {request} is more than --proxy-{what}-limit {limit}"
+                ));
+            }
+        }
+        Ok(())
+    }
 }

@@ -193,6 +193,39 @@ fn services_reach_envoy() {
     }
 }
 
+#[test]
+fn a_service_follows_an_injection_in_front_of_another_port() {
+    let mut object = deployment();
+    object["spec"]["template"]["spec"]["containers"][0]["ports"] =
+        json!([{"containerPort": 8080}, {"containerPort": 9090, "name": "api"}]);
+    let with_port = |port: u16| Settings {
+        app_port: Some(port),
+        ..settings()
+    };
+    let mut service = json!({
+        "kind": "Service", "metadata": {"namespace": "shop"},
+        "spec": {"selector": {"app": "search"}, "ports": [
+            {"port": 80, "targetPort": 8080}, {"port": 81, "targetPort": 9090},
+        ]},
+    });
+    let before = service.clone();
+    for (port, targets) in [
+        (8080, [json!("headgate-http"), json!(9090)]),
+        (9090, [json!(8080), json!("api")]),
+        (9090, [json!(8080), json!("api")]),
+    ] {
+        let Ok(Outcome::Injected(injected)) = inject(&mut object, &with_port(port)) else {
+            panic!("not injected in front of {port}");
+        };
+        assert_eq!(reset(&mut service, std::slice::from_ref(&injected)), Ok(()));
+        assert_eq!(redirect(&mut service, &injected), Ok(true));
+        let ports = &service["spec"]["ports"];
+        assert_eq!([0, 1].map(|at| ports[at]["targetPort"].clone()), targets);
+    }
+    assert_eq!(uninject(&mut service), Ok(true));
+    assert_eq!(service, before);
+}
+
 /// HTTP/3 listens on the same number as HTTPS.
 #[test]
 fn a_udp_port_with_the_number_of_the_applications_port_keeps_its_name() {
@@ -395,6 +428,19 @@ fn both_containers_have_the_resources_asked_for() {
     assert_eq!(
         resources(&asked),
         json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}})
+    );
+    let too_much = Settings {
+        proxy_memory_request: "1Gi".into(),
+        ..settings()
+    };
+    let refused = inject(&mut deployment(), &too_much);
+    assert_eq!(
+        refused,
+        Err(
+            "Deployment shop/search: --proxy-memory-request 1Gi is more than \
+             --proxy-memory-limit 256Mi"
+                .to_owned()
+        )
     );
 }
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::requests::count_requests;
@@ -43,17 +43,21 @@ impl Access {
             context: self.context.clone(),
             ..KubeConfigOptions::default()
         };
+        // The text of each error has those of its causes, so it isn't the source of another error.
         match (&self.kubeconfig, &self.context) {
             (Some(path), _) => {
-                let named = || format!("--kubeconfig {}", path.display());
-                let file = Kubeconfig::read_from(path).with_context(named)?;
+                let at =
+                    |error: KubeconfigError| anyhow!("--kubeconfig {}: {error}", path.display());
+                let file = Kubeconfig::read_from(path).map_err(at)?;
                 let config = Config::from_custom_kubeconfig(file, &options).await;
-                config.with_context(named)
+                config.map_err(at)
             }
             (None, Some(context)) => Config::from_kubeconfig(&options)
                 .await
-                .with_context(|| format!("--context {context}")),
-            (None, None) => Config::infer().await.with_context(unknown),
+                .map_err(|error| anyhow!("--context {context}: {error}")),
+            (None, None) => Config::infer()
+                .await
+                .map_err(|error| anyhow!("{}: {error}", unknown())),
         }
     }
 }

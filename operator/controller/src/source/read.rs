@@ -27,7 +27,8 @@ pub fn read_dir(dir: &Path) -> Scan {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).map_err(|e| failed(&e))? {
         let path = entry.map_err(|e| failed(&e))?.path();
-        if !is_policy_file(&path) || path.is_dir() {
+        // Besides folders, a named pipe isn't read, because opening it waits for a writer.
+        if !is_policy_file(&path) || path.metadata().is_ok_and(|of| !of.is_file()) {
             continue;
         }
         match read_file(&path) {
@@ -79,6 +80,7 @@ mod tests {
             fs::write(at(name), name).unwrap();
         }
         fs::create_dir(at("g.yaml")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("i.yaml")).unwrap();
         std::os::unix::fs::symlink("nowhere", at("h.yaml")).unwrap();
         let scan = read_dir(dir.path()).unwrap();
         let names: Vec<_> = scan

@@ -52,6 +52,9 @@ pub enum RecordingError {
     /// The log has no request to replay.
     #[error("no request: {0}")]
     Empty(String),
+    /// No request has a service time.
+    #[error("no service time: Envoy answered all {0} requests itself")]
+    Unserved(usize),
     /// The first and the last request are too far apart, as in two logs that were joined.
     #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}")]
     TooLong(f64),
@@ -341,6 +344,9 @@ impl Reader {
             .iter()
             .filter(|r| r.service_ns.is_none())
             .count();
+        if unserved == self.requests.len() {
+            return Err(RecordingError::Unserved(unserved));
+        }
         self.fill_in();
         let mut seen: Vec<usize> = self.requests.iter().map(|raw| raw.request.kind).collect();
         seen.sort_unstable();

@@ -139,6 +139,11 @@ fn a_log_without_requests_says_why() {
         "no request: 2 lines were skipped: neither a JSON object nor Envoy's text format \
          (lines 1, 2)"
     );
+    let refused = ENVOY.lines().nth(2).unwrap();
+    assert_eq!(
+        error(&format!("{refused}\n{refused}\n")),
+        "no service time: Envoy answered all 2 requests itself"
+    );
     let line = ENVOY.lines().next().unwrap();
     for year in ["1969", "2554", "9999"] {
         let log = line.replace("2026", year);
