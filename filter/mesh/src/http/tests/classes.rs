@@ -303,6 +303,27 @@ fn a_strangers_class_counts_for_nothing() {
     assert_eq!(client.stream.in_response(wire::PROGRESS), None);
 }
 
+/// A request from before the edit may stay in the backend for days.
+#[test]
+fn removed_workflows_judge_no_sender_while_an_earlier_request_lasts() {
+    let shares = r#"{"type":"WFQ","by":"Class","weights":{"high":8.0}}"#;
+    let plain = receiver().replace(shares, r#"{"type":"Priority"}"#);
+    let edge = WORKFLOWS.replace(r#""peers""#, r#""edge":true,"peers""#);
+    let mut proxy = Proxy::new(&plain.replace(r#""strategy":{"type":"MaxQueueLength"}"#, &edge));
+    let mut running = proxy.forwarded(&[]);
+    proxy.configure(&plain);
+    proxy.filter.tick(&running.stream);
+    let mut named = |class| {
+        let says = MemoryStream::of(&[(wire::CLASS, class), (wire::PROCESS, "00000000000000ff")]);
+        let (request, decision) = proxy.arrives(&says, "spiffe://mesh/front");
+        assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+        request
+    };
+    let (_low, high) = (named("low"), named("high"));
+    proxy.done(&mut running);
+    proxy.resume(&high);
+}
+
 #[test]
 fn a_dry_run_counts_what_it_would_downgrade() {
     let mut proxy = Proxy::new("");
