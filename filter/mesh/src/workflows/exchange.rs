@@ -51,6 +51,11 @@ impl Workflows {
         let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
+            // The id of a workflow must not get another name while a request, such as a stream of
+            // days, counts for the id.
+            for workflow in self.parts.workflows(requests) {
+                self.measured.workflow(workflow).touch();
+            }
             done = done.and(self.exchange(host, now, Some(slots)));
         }
         done = done.and(self.learn_rates(host));
