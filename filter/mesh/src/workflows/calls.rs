@@ -41,7 +41,7 @@ pub struct Call {
     pub deadline: Option<Duration>,
     /// The request's progress so far, over all processes.
     pub progress: Progress,
-    /// The class of the request that caused the call.
+    /// The class of the request that caused the call, unless the classes have been edited since.
     pub class: Option<ClassId>,
 }
 
@@ -93,6 +93,7 @@ impl Workflows {
             branch: part.branch,
             workflow: WorkflowId(origin(request).flow),
             class: request.attributes.class,
+            classes: self.classes,
             started,
             deadline: part.deadline,
             progress,
@@ -204,7 +205,8 @@ impl Workflows {
                 age: received.age + now.since(parent.started),
                 ..received
             },
-            class: Some(parent.class),
+            // After an edit of the classes, another class may have the id.
+            class: Some(parent.class).filter(|_| parent.classes == self.classes),
         }
     }
 

@@ -17,7 +17,7 @@ use headgate_strategies::time::Instant;
 use super::adaptation::Adaptation;
 use super::limiter::Fate;
 use super::part::origin;
-use super::process::{Workflows, takes_turns_by_tokens};
+use super::process::{Workflows, hash_of_classes, takes_turns_by_tokens};
 use super::record::{Record, Run};
 use super::stats::{Count, ProcessCount};
 use super::{OTHER, WorkflowId};
@@ -229,6 +229,7 @@ impl Workflows {
         requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
+        self.classes = hash_of_classes(new);
         let Some(config) = &new.workflows else {
             self.retire(now, requests, releases);
             return Ok(());

@@ -382,6 +382,31 @@ fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
     assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
 }
 
+/// A request from before the edit may make calls for days.
+#[test]
+fn an_edit_of_classes_gives_no_call_another_class() {
+    let class = |name: &str, gold: &str| {
+        let header = format!(r#"{{"name":"x-gold","value":"{gold}"}}"#);
+        format!(r#"{{"name":"{name}","matches":[{{"headers":[{header}]}}]}},"#)
+    };
+    let of = |classes: &str| {
+        let classes = format!(r#","classes":[{classes}{{"name":"rest"}}]"#);
+        stage(&format!("{WORKFLOWS}{classes}"))
+    };
+    let one = class("high", "1");
+    let two = format!("{}{one}", class("higher", "2"));
+    let mut proxy = Proxy::new(&of(&one));
+    proxy.configure(&outbound(PROMISE));
+    let request = proxy.forwarded(&[("x-tenant", "a"), ("x-gold", "1")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    for (classes, expected) in [(one, Some("high")), (two, None)] {
+        proxy.configure(&of(&classes));
+        let (call, _) = proxy.call(&[(wire::REQUEST, token.as_str())]);
+        assert_eq!(call.in_request(wire::CLASS).as_deref(), expected);
+        assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+    }
+}
+
 #[test]
 fn at_a_gateway_without_workflows_requests_are_admitted_calls() {
     let config = receiver().replace(
