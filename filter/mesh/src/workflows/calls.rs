@@ -148,6 +148,11 @@ impl Workflows {
         }
     }
 
+    /// Whether this process made `token`.
+    pub(crate) fn made(&self, token: &[u8]) -> bool {
+        Parent::of_token(self.process, token).is_some()
+    }
+
     /// Returns the deadline of the request of `token`. Returns `None` if the request has no
     /// deadline, or if another process made the token.
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {

@@ -382,6 +382,25 @@ fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
     assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
 }
 
+/// A request from before the edit may stay in the backend for days.
+#[test]
+fn removed_workflows_name_the_calls_of_earlier_requests_only() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    proxy.configure(&outbound(PROMISE));
+    let request = proxy.forwarded(&[("x-tenant", "a")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    proxy.configure(&stage(MAX_QUEUE_LENGTH));
+    for (part, workflow) in [
+        ((wire::REQUEST, token.as_str()), Some("a")),
+        ((wire::REQUEST, "nonsense"), None),
+        (HIGH[0], None),
+    ] {
+        let (call, _) = proxy.call(&[part, ("x-tenant", "a")]);
+        assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), workflow);
+        assert!(call.in_request(wire::PROCESS).is_some());
+    }
+}
+
 /// A request from before the edit may make calls for days.
 #[test]
 fn an_edit_of_classes_gives_no_call_another_class() {
