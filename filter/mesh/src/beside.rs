@@ -145,7 +145,10 @@ impl Beside for Mesh {
         if let Some(flows) = own.as_mut().and_then(|own| own.flows.as_mut()) {
             (attributes.flow, attributes.weight) = flows.find(host, now, request);
         }
-        if let Some(workflows) = own.and_then(|own| own.workflows.as_mut()) {
+        let workflows = own.and_then(|own| own.workflows.as_mut());
+        // Retired workflows stay for earlier requests. The policy's peers are now those of its
+        // class admission.
+        if let Some(workflows) = workflows.filter(|workflows| !workflows.is_retired()) {
             let known = (config, attributes);
             let scratch = &mut self.scratch;
             arrival.origin = engine::origin(workflows, host, now, request, known, scratch);

@@ -550,6 +550,10 @@ impl Mesh {
         let of_policy = |p: &&mut Policy| p.in_force && &p.name == policy;
         let policy = self.policies.iter_mut().find(of_policy)?;
         let workflows = policy.workflows.as_mut()?;
+        // Retired workflows stay for the calls of earlier requests.
+        if workflows.is_retired() && !token.is_some_and(|token| workflows.made(token)) {
+            return None;
+        }
         let named = named_service(&outbound.config, cluster);
         let service = named.map_or(cluster, |(_, service)| service);
         let service = workflows.service(host, now, service.as_bytes());

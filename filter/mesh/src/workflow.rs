@@ -9,11 +9,12 @@
 //! x-headgate-workflow: checkout
 //! ```
 //!
-//! The header has precedence, since a proxy can set it without parsing the baggage. The baggage
-//! follows the recommendation's grammar (§3.2.1). It is a list of members `key=value;properties`,
-//! with optional white space around every delimiter, and percent-encoded values. Its limits
-//! (§3.3.2) are 8,192 bytes and 64 members. A longer baggage names no workflow, and members beyond
-//! the 64th are ignored. A member without `=` hides the members after it.
+//! The header has precedence, since a proxy can set it without parsing the baggage. Its value is
+//! percent-encoded, as sidecars write it ([`put_name`](crate::workflows::wire::put_name)). The
+//! baggage follows the recommendation's grammar (§3.2.1). It is a list of members
+//! `key=value;properties`, with optional white space around every delimiter, and percent-encoded
+//! values. Its limits (§3.3.2) are 8,192 bytes and 64 members. A longer baggage names no workflow,
+//! and members beyond the 64th are ignored. A member without `=` hides the members after it.
 //!
 //! Names are trusted. An edge proxy must remove the names that unknown clients send. The engine's
 //! directory of names assigns each name its flow of a fair queue (`engine::flows`).
@@ -35,7 +36,7 @@ pub(crate) const MAX_MEMBERS: usize = 64;
 pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     out.clear();
     if let Some(name) = request.header(HEADER) {
-        out.extend_from_slice(name.trim_ascii());
+        out.extend(Decoded(name.trim_ascii()));
     } else if let Some(value) = request.header(BAGGAGE).and_then(|b| member(b, KEY)) {
         out.extend(Decoded(value));
     }
@@ -163,7 +164,8 @@ mod tests {
     }
 
     proptest! {
-        /// A name of any bytes is read unchanged after percent-encoding in a baggage.
+        /// A name of any bytes is read unchanged after percent-encoding in a baggage, and from the
+        /// header that a sidecar sets.
         #[test]
         fn a_name_survives_its_encoding(
             id in prop::collection::vec(any::<u8>(), 1..80),
@@ -175,6 +177,9 @@ mod tests {
             };
             let encoded: String = id.iter().map(encode).collect();
             let baggage = format!("k=v, workflow = {encoded} ;p");
+            let mut header = String::new();
+            crate::workflows::wire::put_name(&mut header, &id);
+            prop_assert_eq!(of(&[(HEADER, &header)]), Some(id.clone()));
             prop_assert_eq!(of(&[("baggage", &baggage)]), Some(id));
         }
 

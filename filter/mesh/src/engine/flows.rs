@@ -200,7 +200,7 @@ mod tests {
                 let (flow, _) = workers[worker].find(&host, T, &named(&name));
                 prop_assert!(flow <= MAX_WORKFLOWS);
                 if flow > 0 {
-                    let name = name.trim_ascii().to_vec();
+                    let name: Vec<u8> = workflow::Decoded(name.trim_ascii()).collect();
                     prop_assert_eq!(names.entry(flow).or_insert_with(|| name.clone()), &name);
                 }
             }

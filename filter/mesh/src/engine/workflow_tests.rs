@@ -298,11 +298,9 @@ fn requests_that_end_without_an_answer_cost_their_slot_time() {
     }
 }
 
-/// Only answers report the use of the second resource. If requests without an answer counted as
-/// free, the rate would rise as soon as an overloaded resource makes requests time out.
-#[test]
-fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
-    let config = config(|stage| {
+/// Returns a configuration with a second resource of 100 units/s.
+fn two_resources() -> FilterConfig {
+    config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();
         workflows.sharing = SharingConfig::DominantResource {
             probe: 10.0,
@@ -314,8 +312,14 @@ fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
                 },
             },
         };
-    });
-    let mut proxy = Proxy::new(2, &config);
+    })
+}
+
+/// Only answers report the use of the second resource. If requests without an answer counted as
+/// free, the rate would rise as soon as an overloaded resource makes requests time out.
+#[test]
+fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
+    let mut proxy = Proxy::new(2, &two_resources());
     proxy.uses = Some(1.0);
     let outcomes: [fn(u32) -> Outcome; 3] = [
         |_| Outcome::Completed,
@@ -336,6 +340,19 @@ fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
     (proxy.outcome, proxy.uses) = (|_| Outcome::Completed, None);
     proxy.load("a", 200, 10_000);
     let rate = proxy.stat("workflow.a.local_rate_mhz");
+    assert!(rate > 200_000, "{rate}");
+    proxy.assert_nothing_is_left();
+}
+
+/// The backend's count of its use falls below 0, and wraps.
+#[test]
+fn a_use_that_no_request_can_have_limits_no_workflow() {
+    let mut proxy = Proxy::new(2, &two_resources());
+    for uses in [0.1, u64::MAX as f64, 0.1] {
+        proxy.uses = Some(uses);
+        proxy.load("x", 200, 2_000);
+    }
+    let rate = proxy.stat("workflow.x.local_rate_mhz");
     assert!(rate > 200_000, "{rate}");
     proxy.assert_nothing_is_left();
 }

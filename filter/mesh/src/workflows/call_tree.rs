@@ -43,9 +43,11 @@ const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 /// The number of fields of a token.
 const FIELDS: usize = 13;
 /// The number of digits of each field of a token. The fields are the process, the branch (worker,
-/// slot, generation), the workflow, the class, the start and the deadline (µs, up to 571 years),
-/// four spans that may be unknown (µs), and the age (ms).
+/// slot, generation), the workflow, the class with the hash of the classes, the start and the
+/// deadline (µs, up to 571 years), four spans that may be unknown (µs), and the age (ms).
 const WIDTHS: [u32; FIELDS] = [3, 2, 3, 6, 3, 2, 9, 9, 6, 6, 6, 6, 3];
+/// The number of bits of the class in a token. A policy has at most 16 classes.
+const CLASS: u32 = 4;
 /// The bits of the process in a token.
 const PROCESS: u64 = (1 << 18) - 1;
 /// The largest age in a token, ms (262 s in all).
@@ -122,6 +124,8 @@ pub(super) struct Parent {
     pub(super) branch: Option<Branch>,
     pub(super) workflow: WorkflowId,
     pub(super) class: ClassId,
+    /// The hash of the names of all classes.
+    pub(super) classes: u8,
     /// The time at which the request went to the backend.
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
@@ -153,7 +157,7 @@ impl Parent {
             slot.into(),
             generation.into(),
             self.workflow.0.into(),
-            self.class.0.into(),
+            u64::from(self.classes) << CLASS | u64::from(self.class.0),
             time(self.started),
             self.deadline.map_or(0, |at| time(at).max(1)),
             span(Some(elapsed)),
@@ -195,7 +199,8 @@ impl Parent {
             process,
             branch: (branch.slot < MAX_BRANCHES).then_some(branch),
             workflow: WorkflowId(u16::try_from(workflow).ok()?),
-            class: ClassId(u8::try_from(class).ok()?),
+            class: ClassId(u8::try_from(class & ((1 << CLASS) - 1)).ok()?),
+            classes: u8::try_from(class >> CLASS).ok()?,
             started: time(started),
             deadline: (deadline > 0).then(|| time(deadline)),
             progress: Progress {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use headgate_core::config::SharingConfig;
 use headgate_core::decision::{Origin, Ticket};
 use headgate_core::host::Host;
 use headgate_core::requests::Requests;
@@ -15,6 +16,9 @@ use super::process::Workflows;
 use super::stats::{Count, ProcessCount};
 use super::wire::Announcement;
 use super::{OTHER, ProcessId, ServiceId, Token, WorkflowId};
+
+/// The longest time for which a request can use all of the second resource, s.
+const MOST_SECONDS: f64 = 3_600.0;
 
 /// A response's announcement to the calling process (headers [`super::wire::RATE`] and
 /// [`super::wire::PROGRESS`]).
@@ -37,7 +41,7 @@ pub struct Call {
     pub deadline: Option<Duration>,
     /// The request's progress so far, over all processes.
     pub progress: Progress,
-    /// The class of the request that caused the call.
+    /// The class of the request that caused the call, unless the classes have been edited since.
     pub class: Option<ClassId>,
 }
 
@@ -89,6 +93,7 @@ impl Workflows {
             branch: part.branch,
             workflow: WorkflowId(origin(request).flow),
             class: request.attributes.class,
+            classes: self.classes,
             started,
             deadline: part.deadline,
             progress,
@@ -116,10 +121,15 @@ impl Workflows {
         })
     }
 
-    /// Sets a request's use of the second resource, in its units, as its response reports it.
+    /// Sets a request's use of the second resource, in its units, as its response reports it. A use
+    /// of more than [`MOST_SECONDS`] of the whole capacity is ignored. It would leave the workflow
+    /// no rate, and without requests its mean cost would never change again.
     pub(crate) fn resource_used(&mut self, requests: &mut Requests, ticket: Ticket, amount: f64) {
+        let SharingConfig::DominantResource { resource, .. } = &self.config.sharing else {
+            return;
+        };
         if let Some((_, part)) = self.parts.both_mut(requests, ticket)
-            && amount.is_finite()
+            && amount <= resource.capacity * MOST_SECONDS
         {
             part.resource = Some(amount.max(0.0));
         }
@@ -136,6 +146,11 @@ impl Workflows {
             process: self.process,
             rate: rate.filter(|_| self.enforced && !self.retired),
         }
+    }
+
+    /// Whether this process made `token`.
+    pub(crate) fn made(&self, token: &[u8]) -> bool {
+        Parent::of_token(self.process, token).is_some()
     }
 
     /// Returns the deadline of the request of `token`. Returns `None` if the request has no
@@ -195,7 +210,8 @@ impl Workflows {
                 age: received.age + now.since(parent.started),
                 ..received
             },
-            class: Some(parent.class),
+            // After an edit of the classes, another class may have the id.
+            class: Some(parent.class).filter(|_| parent.classes == self.classes),
         }
     }
 

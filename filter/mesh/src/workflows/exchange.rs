@@ -17,7 +17,7 @@ use headgate_strategies::time::Instant;
 use super::adaptation::Adaptation;
 use super::limiter::Fate;
 use super::part::origin;
-use super::process::{Workflows, takes_turns_by_tokens};
+use super::process::{Workflows, hash_of_classes, takes_turns_by_tokens};
 use super::record::{Record, Run};
 use super::stats::{Count, ProcessCount};
 use super::{OTHER, WorkflowId};
@@ -51,6 +51,11 @@ impl Workflows {
         let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
+            // The id of a workflow must not get another name while a request, such as a stream of
+            // days, counts for the id.
+            for workflow in self.parts.workflows(requests) {
+                self.measured.workflow(workflow).touch();
+            }
             done = done.and(self.exchange(host, now, Some(slots)));
         }
         done = done.and(self.learn_rates(host));
@@ -224,6 +229,7 @@ impl Workflows {
         requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
+        self.classes = hash_of_classes(new);
         let Some(config) = &new.workflows else {
             self.retire(now, requests, releases);
             return Ok(());

@@ -49,6 +49,12 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Marks the workflow as used.
+    pub(super) fn touch(&mut self) {
+        // Without `entered`, the sum has no other effect.
+        self.work = self.work.max(Duration::from_nanos(1));
+    }
+
     fn add(&mut self, more: &Self) {
         self.offered = self.offered.saturating_add(more.offered);
         self.completed = self.completed.saturating_add(more.completed);

@@ -5,6 +5,7 @@ use headgate_core::requests::{Request, Requests};
 use headgate_strategies::request::Progress;
 use headgate_strategies::time::Instant;
 
+use super::WorkflowId;
 use super::call_tree::Branch;
 
 /// The workflow data of one request. The request's attributes are those at its arrival, with two
@@ -87,6 +88,15 @@ impl Parts {
     ) -> Option<(&'a mut Request, &'a mut Part)> {
         let (own, part) = self.0.get_mut(ticket.slot() as usize)?.as_mut()?;
         Some((requests.of_mut(ticket)?, part)).filter(|_| *own == ticket)
+    }
+
+    /// Yields the workflow of each request that has a part.
+    pub(super) fn workflows<'a>(
+        &'a self,
+        requests: &'a Requests,
+    ) -> impl Iterator<Item = WorkflowId> + 'a {
+        let parts = self.0.iter().flatten();
+        parts.filter_map(move |(ticket, _)| Some(WorkflowId(origin(requests.of(*ticket)?).flow)))
     }
 
     /// Whether any request has a part.

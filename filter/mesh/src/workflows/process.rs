@@ -14,7 +14,7 @@ use headgate_core::stats;
 use headgate_core::workers::{Membership, WorkerId};
 use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;
-use headgate_strategies::rng::Rng;
+use headgate_strategies::rng::{self, Rng};
 use headgate_strategies::time::Instant;
 
 use super::adaptation::Adaptation;
@@ -35,6 +35,8 @@ pub struct Workflows {
     pub(super) config: WorkflowsConfig,
     /// Whether requests are held and refused. If false, decisions are only counted.
     pub(super) enforced: bool,
+    /// The hash of the names of the policy's classes.
+    pub(super) classes: u8,
     /// The longest wait of a request. A deadline can only shorten the wait.
     pub(super) longest_wait: Duration,
     pub(super) process: ProcessId,
@@ -86,6 +88,14 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
     Ok(process)
 }
 
+/// Returns a hash of the names of the classes of `stage`, in their order.
+pub(super) fn hash_of_classes(stage: &StageConfig) -> u8 {
+    let classes = stage.classes.iter();
+    let names = classes.flat_map(|class| class.name.bytes().chain([b'/']));
+    let [hash, ..] = rng::hash(names).to_le_bytes();
+    hash
+}
+
 /// Whether the queue gives workflows turns by tokens. Rates that share slot time would then
 /// override the turns. In slot time, long sequences cost hardly more than short ones.
 pub(super) fn takes_turns_by_tokens(stage: &StageConfig) -> bool {
@@ -124,6 +134,7 @@ impl Workflows {
         };
         let mut this = Self {
             enforced: stage.mode == Mode::Enforce,
+            classes: hash_of_classes(stage),
             longest_wait: Duration::from_micros(stage.queue.timeout_us),
             process: process(host, &key, seed)?,
             worker: membership.id(),

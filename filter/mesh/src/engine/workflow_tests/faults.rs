@@ -128,6 +128,29 @@ fn a_workflow_that_is_named_during_a_flood_gets_its_rate() {
     }
 }
 
+/// A stream may last for days, without other requests of its workflow.
+#[test]
+fn a_workflow_keeps_its_id_while_it_has_a_request() {
+    let full = config(|stage| stage.workflows.as_mut().unwrap().max_workflows = 3);
+    let mut proxy = Proxy::new(2, &full);
+    let minutes = |proxy: &mut Proxy| {
+        for _ in 0..700 {
+            proxy.ms += 900;
+            proxy.idle(100);
+        }
+    };
+    proxy.load("b", 100, 200);
+    proxy.idle(100);
+    proxy.service = 10_000_000;
+    let stream = proxy.arrive(1, &of("streams"), None);
+    minutes(&mut proxy);
+    assert_eq!(proxy.stat("workflows"), 3);
+    proxy.finish(stream, Outcome::Completed);
+    minutes(&mut proxy);
+    assert_eq!(proxy.stat("workflows"), 2);
+    proxy.assert_nothing_is_left();
+}
+
 /// The former id of a workflow, which keeps its measurements, isn't shown in place of the new one.
 #[test]
 fn a_workflow_that_moves_below_a_lower_cap_shows_its_rate() {

@@ -303,6 +303,27 @@ fn a_strangers_class_counts_for_nothing() {
     assert_eq!(client.stream.in_response(wire::PROGRESS), None);
 }
 
+/// A request from before the edit may stay in the backend for days.
+#[test]
+fn removed_workflows_judge_no_sender_while_an_earlier_request_lasts() {
+    let shares = r#"{"type":"WFQ","by":"Class","weights":{"high":8.0}}"#;
+    let plain = receiver().replace(shares, r#"{"type":"Priority"}"#);
+    let edge = WORKFLOWS.replace(r#""peers""#, r#""edge":true,"peers""#);
+    let mut proxy = Proxy::new(&plain.replace(r#""strategy":{"type":"MaxQueueLength"}"#, &edge));
+    let mut running = proxy.forwarded(&[]);
+    proxy.configure(&plain);
+    proxy.filter.tick(&running.stream);
+    let mut named = |class| {
+        let says = MemoryStream::of(&[(wire::CLASS, class), (wire::PROCESS, "00000000000000ff")]);
+        let (request, decision) = proxy.arrives(&says, "spiffe://mesh/front");
+        assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+        request
+    };
+    let (_low, high) = (named("low"), named("high"));
+    proxy.done(&mut running);
+    proxy.resume(&high);
+}
+
 #[test]
 fn a_dry_run_counts_what_it_would_downgrade() {
     let mut proxy = Proxy::new("");
@@ -359,6 +380,50 @@ fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
     let call = proxy.call(&part);
     assert_eq!(call.0.in_request(wire::CLASS).as_deref(), Some("low"));
     assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+}
+
+/// A request from before the edit may stay in the backend for days.
+#[test]
+fn removed_workflows_name_the_calls_of_earlier_requests_only() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    proxy.configure(&outbound(PROMISE));
+    let request = proxy.forwarded(&[("x-tenant", "a")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    proxy.configure(&stage(MAX_QUEUE_LENGTH));
+    for (part, workflow) in [
+        ((wire::REQUEST, token.as_str()), Some("a")),
+        ((wire::REQUEST, "nonsense"), None),
+        (HIGH[0], None),
+    ] {
+        let (call, _) = proxy.call(&[part, ("x-tenant", "a")]);
+        assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), workflow);
+        assert!(call.in_request(wire::PROCESS).is_some());
+    }
+}
+
+/// A request from before the edit may make calls for days.
+#[test]
+fn an_edit_of_classes_gives_no_call_another_class() {
+    let class = |name: &str, gold: &str| {
+        let header = format!(r#"{{"name":"x-gold","value":"{gold}"}}"#);
+        format!(r#"{{"name":"{name}","matches":[{{"headers":[{header}]}}]}},"#)
+    };
+    let of = |classes: &str| {
+        let classes = format!(r#","classes":[{classes}{{"name":"rest"}}]"#);
+        stage(&format!("{WORKFLOWS}{classes}"))
+    };
+    let one = class("high", "1");
+    let two = format!("{}{one}", class("higher", "2"));
+    let mut proxy = Proxy::new(&of(&one));
+    proxy.configure(&outbound(PROMISE));
+    let request = proxy.forwarded(&[("x-tenant", "a"), ("x-gold", "1")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    for (classes, expected) in [(one, Some("high")), (two, None)] {
+        proxy.configure(&of(&classes));
+        let (call, _) = proxy.call(&[(wire::REQUEST, token.as_str())]);
+        assert_eq!(call.in_request(wire::CLASS).as_deref(), expected);
+        assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ proptest! {
     #[test]
     fn a_token_is_short_and_has_the_given_values(
         branch in prop::option::of((0_u32..256, 0..MAX_BRANCHES, any::<u32>())),
-        ids in (any::<u16>(), any::<u8>()),
+        ids in (any::<u16>(), 0_u8..16, any::<u8>()),
         started in 0_u64..1 << 53,
         deadline in prop::option::of(1_u64..1 << 53),
         spans in prop::array::uniform4(prop::option::of(0_u64..UNKNOWN - 1)),
@@ -119,6 +119,7 @@ proptest! {
             branch: branch.map(|(worker, slot, generation)| Branch { worker, slot, generation }),
             workflow: WorkflowId(ids.0),
             class: ClassId(ids.1),
+            classes: ids.2,
             started: us(started),
             deadline: deadline.map(us),
             progress: Progress {
