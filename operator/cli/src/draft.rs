@@ -55,7 +55,7 @@ pub(super) fn kind(
     )
 }
 
-/// Returns a name in YAML, in quotes if it would be another type without them, such as `no` or `20`.
+/// Returns a name in YAML, in quotes if it would be another type without them, like `no` or `20`.
 fn written(name: &str) -> String {
     let yaml = serde_saphyr::to_string(&name);
     yaml.as_deref().unwrap_or(name).trim_end().to_owned()
