@@ -29,7 +29,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::kubernetes::peers::{COUNTS_PATH, Counted, PATCH, TAKES_CHANGES, Versions};
+use crate::kubernetes::peers::{COUNTS_PATH, PATCH, TAKES_CHANGES, Versions, encoded};
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics::{self, Metrics};
@@ -40,6 +40,7 @@ use headgate_xds::registry::Registry;
 use headgate_xds::review::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use headgate_xds::review::bearer;
 use headgate_xds::snapshot::Snapshot;
+use headgate_xds::tally::{Changes, Tallies};
 
 /// Limits of the admin address. A connection carries one request. The largest response is a report.
 const LIMITS: HttpLimits = HttpLimits {
@@ -281,26 +282,27 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
     }
     match changed.filter(|_| takes_changes) {
         Some(changed) => {
-            let mut answer = counted(&admin, version, &changed);
+            let mut answer = counted(&admin, version, &changed, Changes::brief);
             let patch = HeaderValue::from_static(PATCH);
             answer.headers_mut().insert("im", patch);
             *answer.status_mut() = StatusCode::IM_USED;
             answer
         }
-        None => counted(&admin, version, &*all),
+        None => counted(&admin, version, &*all, Tallies::brief),
     }
 }
 
-fn counted(admin: &Admin, version: String, policies: impl Serialize) -> Response {
-    let counted = Counted {
-        instance: admin.instance.to_string(),
-        policies,
-    };
+fn counted<P: Serialize>(
+    admin: &Admin,
+    version: String,
+    policies: &P,
+    brief: impl FnOnce(&P) -> P,
+) -> Response {
     let headers = [
         (header::ETAG, version),
         (header::CONTENT_TYPE, JSON.to_owned()),
     ];
-    match serde_json::to_string(&counted) {
+    match encoded(&admin.instance, policies, brief) {
         Ok(body) => (headers, body).into_response(),
         Err(error) => failed(&error),
     }

@@ -13,7 +13,7 @@ use crate::fit;
 use crate::object::{Object, POLICIES_ANNOTATION, TARGETS_ANNOTATION};
 use crate::workload::{Workload, policies};
 use headgate_api::compile::revision;
-use headgate_api::plan::{Plan, TargetRef};
+use headgate_api::plan::{Plan, TargetRef, namespace_of};
 
 /// The policies by `namespace/name`, each with its targets.
 #[derive(Debug)]
@@ -29,17 +29,27 @@ impl<'a> Mistaken<'a> {
 
     /// Returns one of these policies that is in the observed object `value` but not in `wanted`. If
     /// there is one, the object must stay unchanged.
+    ///
+    /// At a shared Gateway, a policy of another namespace than the Gateway's isn't returned if the
+    /// object has, or should have, policies of further namespaces. A mistake of one tenant must not
+    /// stop the edits and deletions of others.
     pub(crate) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
-        let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
-        let is_wanted =
-            |policy: &str| wanted.is_some_and(|o| o.policies.iter().any(|p| p == policy));
-        let mut policies = policies.split(',');
-        policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
+        let observed = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
+        let wanted = || wanted.into_iter().flat_map(|o| &o.policies);
+        let of_object = value["metadata"]["namespace"].as_str();
+        let keeps = |policy: &str| {
+            let namespace = namespace_of(policy);
+            let mut all = observed.split(',').chain(wanted().map(String::as_str));
+            of_object == Some(namespace) || all.all(|other| namespace_of(other) == namespace)
+        };
+        let mut missing = observed.split(',').filter(|p| !wanted().any(|w| w == p));
+        missing.find(|p| self.0.contains_key(p) && keeps(p))
     }
 
     /// Returns the workload with some of these policies added, namely those that its observed
     /// object `value` contains. They keep their slots. `None` if the object contains none of them,
-    /// or if another policy has taken a target of an added policy.
+    /// or if another policy has taken a target of an added policy. At a shared Gateway, such a
+    /// policy of another namespace is left out instead, so that it doesn't stop other tenants.
     pub(crate) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
@@ -51,14 +61,18 @@ impl<'a> Mistaken<'a> {
             let Some(of_policy) = self.0.get(stage.policy.as_str()) else {
                 continue;
             };
-            let before = joined.targets.len();
+            let known = joined.targets.len();
             joined
                 .targets
                 .extend(targets.iter().filter(|t| of_policy.contains(t)).cloned());
             let is_taken = |target| workload.targets.contains(target);
-            let own = joined.targets.get(before..).unwrap_or_default();
+            let own = joined.targets.get(known..).unwrap_or_default();
             if own.is_empty() || own.iter().any(is_taken) {
-                return None;
+                if namespace_of(&stage.policy) == workload.proxies.namespace {
+                    return None;
+                }
+                joined.targets.truncate(known);
+                continue;
             }
             // A stage takes the requests of those behind it.
             let behind = order.get(at..).unwrap_or_default();
@@ -70,7 +84,10 @@ impl<'a> Mistaken<'a> {
             return None;
         }
         let known = workload.policies();
-        let joins = |policy: &String| !known.contains(policy);
+        let stages = &config.stages;
+        let joins = |policy: &String| {
+            !known.contains(policy) && stages.iter().any(|stage| stage.policy == *policy)
+        };
         let calls = before.outbound.filter(|calls| joins(&calls.policy));
         config.outbound = config.outbound.take().or(calls);
         // Stages for routes come first. A stage for all requests before them would take their

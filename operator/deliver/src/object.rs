@@ -264,17 +264,20 @@ fn joined(targets: &[TargetRef]) -> String {
     fitting.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns owner references to the policies in the object's own namespace. Owners of other
-/// namespaces are left out, because Kubernetes would treat them as nonexistent and delete the
-/// object.
+/// Returns owner references to the policies, if all are in the object's own namespace. Kubernetes
+/// would treat owners of other namespaces as nonexistent. Without these, it would delete the object
+/// of a shared Gateway together with the last policy of the Gateway's namespace.
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
         let Ok(key) = policy.parse::<ObjectKey>() else {
             continue;
         };
+        if key.namespace != namespace {
+            return Vec::new();
+        }
         let found = cluster.policies.get(&key).filter(|p| !p.uid.is_empty());
-        if let Some(found) = found.filter(|_| key.namespace == namespace) {
+        if let Some(found) = found {
             let owner = json!({
                 "apiVersion": headgate_api::API_VERSION,
                 "kind": headgate_api::KIND,

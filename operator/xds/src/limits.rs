@@ -43,6 +43,13 @@ pub struct Limits {
     /// The largest number of streams of proxies that have proven the same namespace. Without TLS,
     /// the largest number of streams of proxies from one address.
     pub streams_per_namespace: usize,
+    /// The largest total size of the responses that proxies haven't answered, in bytes. The server
+    /// keeps a response in memory while its proxy doesn't read.
+    pub response_bytes: usize,
+    /// The largest total size of unanswered responses to proxies that have proven the same
+    /// namespace, in bytes. Without TLS, this limit is for the proxies of one address. A larger
+    /// response is sent if it is the only one.
+    pub response_bytes_per_namespace: usize,
     /// The largest total size of the class admission reports in progress, in bytes.
     pub report_bytes: usize,
     /// The largest total size of the class admission reports of one namespace in progress, in
@@ -99,6 +106,10 @@ impl Limits {
             streams: scaled(default.streams),
             // A sidecar has a stream for requests and a stream for calls.
             streams_per_namespace: of_namespace.saturating_mul(2),
+            // Few proxies may have large configurations.
+            response_bytes: scaled(default.response_bytes).max(default.response_bytes),
+            response_bytes_per_namespace: scaled(default.response_bytes_per_namespace)
+                .max(default.response_bytes_per_namespace),
             proxies: scaled(default.proxies),
             ..default
         }
@@ -117,6 +128,8 @@ impl Default for Limits {
             max_age: Duration::from_secs(3_600),
             streams: 8_192,
             streams_per_namespace: 4_096,
+            response_bytes: 256 << 20,
+            response_bytes_per_namespace: 128 << 20,
             report_bytes: 64 << 20,
             report_bytes_per_namespace: 32 << 20,
             proxies: 10_000,

@@ -5,7 +5,7 @@
 //! a compromised workload can't read another team's policies or appear in their status.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use rustls::pki_types::CertificateDer;
@@ -36,6 +36,8 @@ pub struct Peer {
     pub(crate) streams: Arc<watch::Sender<usize>>,
     /// The quota slot that counts the connection for its tenant, once the tenant is known.
     pub(crate) connection: Arc<OnceLock<Slot>>,
+    /// The quota slots of responses on ended streams that the peer may not have read.
+    pub(crate) unread: Arc<Mutex<Vec<Slot>>>,
 }
 
 /// A workload's identity, `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
@@ -129,7 +131,14 @@ impl Peer {
             proven: proven.map(Arc::new),
             streams: Arc::default(),
             connection: Arc::default(),
+            unread: Arc::default(),
         }
+    }
+
+    /// Keeps the quota slot of a response until the connection ends.
+    pub(crate) fn keep(&self, unread: Slot) {
+        let mut all = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(unread);
     }
 
     /// Records that a stream began.
@@ -216,6 +225,7 @@ mod tests {
             proven: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
             streams: Arc::default(),
             connection: Arc::default(),
+            unread: Arc::default(),
         }
     }
 

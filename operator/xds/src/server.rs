@@ -83,12 +83,12 @@ impl Server {
     /// ended.
     pub async fn serve(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
         let limits = self.limits;
-        let context = Context {
-            snapshots: self.snapshots.subscribe(),
-            registry: Arc::clone(&self.registry),
-            shutdown: shutdown.clone(),
+        let context = Context::new(
+            self.snapshots.subscribe(),
+            Arc::clone(&self.registry),
+            shutdown.clone(),
             limits,
-        };
+        );
         let service = DiscoveryService::new(context, self.tokens);
         let ecds = ExtensionConfigDiscoveryServiceServer::new(service.clone())
             .max_decoding_message_size(limits.request_bytes);

@@ -160,12 +160,12 @@ mod tests {
         let registry = Registry::new(1, Duration::ZERO, XdsMetrics::default());
         let registry = Arc::new(registry);
         let snapshot = Arc::new(Snapshot::new(Arc::default(), Arc::default()));
-        let context = Context {
-            snapshots: tokio::sync::watch::channel(snapshot).1,
-            registry: Arc::clone(&registry),
-            shutdown: tokio::sync::watch::channel(false).1,
-            limits: Limits::default(),
-        };
+        let context = Context::new(
+            tokio::sync::watch::channel(snapshot).1,
+            Arc::clone(&registry),
+            tokio::sync::watch::channel(false).1,
+            Limits::default(),
+        );
         let service = DiscoveryService::new(context, None);
         // The peer proves no identity.
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), Some(&[]));

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use futures::Stream;
+use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
 use tonic::Status;
@@ -18,10 +19,13 @@ use crate::metrics::XdsMetrics;
 use crate::module::Kind;
 use crate::node::{Identity, clip};
 use crate::peer::Peer;
+use crate::quota::{Quota, Slot};
+use crate::random::random;
 use crate::registry::{Connection, MAX_REASON, Registry};
 use crate::resource::Resource;
 use crate::snapshot::{Assignment, Snapshot};
 use crate::sotw::{Sotw, Verdict, WrongNames};
+use crate::tenants::{Tenant, take};
 use crate::{ECDS_TYPE_URL, is_headgate_slot};
 
 /// The problem that is reported for a proxy that keeps the configuration of a previous operator.
@@ -36,6 +40,38 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) shutdown: watch::Receiver<bool>,
     pub(crate) limits: Limits,
+    /// The unanswered responses, in bytes.
+    unanswered: Arc<Quota<Tenant>>,
+}
+
+impl Context {
+    /// Returns the context of the streams of one server.
+    pub(crate) fn new(
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        registry: Arc<Registry>,
+        shutdown: watch::Receiver<bool>,
+        limits: Limits,
+    ) -> Self {
+        let (all, each) = (limits.response_bytes, limits.response_bytes_per_namespace);
+        Self {
+            snapshots,
+            registry,
+            shutdown,
+            limits,
+            unanswered: Arc::new(Quota::new(all, each)),
+        }
+    }
+
+    /// Counts the bytes of a response to the proxy `node` until the slot is dropped.
+    fn count(&self, peer: &Peer, node: &str, response: &DiscoveryResponse) -> Result<Slot, Status> {
+        let quota = &self.unanswered;
+        let bytes = response.encoded_len().min(quota.max_each).min(quota.max);
+        let slot = take(quota, "bytes of responses", Tenant::of(peer), bytes);
+        slot.map_err(|full| {
+            let status = Status::resource_exhausted(full.to_string());
+            self.registry.refuse(Some(node), peer.address, status)
+        })
+    }
 }
 
 /// The state of a stream after its first message.
@@ -43,7 +79,9 @@ struct Session {
     sotw: Sotw,
     identity: Identity,
     connection: Connection,
-    nonce: u64,
+    peer: Peer,
+    /// The share of the unanswered response in the quota of responses.
+    unanswered: Option<Slot>,
     /// Whether this process has offered the proxy a version on this stream, or the proxy already
     /// ran the version on offer. It stays true if the proxy refuses the version.
     familiar: bool,
@@ -116,7 +154,8 @@ async fn serve(
         sotw,
         identity,
         connection,
-        nonce: 0,
+        peer: peer.clone(),
+        unanswered: None,
         familiar: false,
         last: None,
         native: None,
@@ -128,10 +167,11 @@ async fn serve(
     };
     loop {
         let snapshot = Arc::clone(&context.snapshots.borrow_and_update());
-        if let Some(response) = session.respond(&snapshot)
-            && responses.send(Ok(response)).await.is_err()
-        {
-            return Ok(());
+        if let Some(response) = session.respond(&snapshot) {
+            session.unanswered = Some(context.count(peer, &session.identity.id, &response)?);
+            if responses.send(Ok(response)).await.is_err() {
+                return Ok(());
+            }
         }
         tokio::select! {
             next = requests.next() => match next.transpose()? {
@@ -181,12 +221,22 @@ fn invalid(names: WrongNames) -> Status {
     Status::invalid_argument(names.to_string())
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The connection may still have the response in its buffers.
+        if let Some(unread) = self.unanswered.take() {
+            self.peer.keep(unread);
+        }
+    }
+}
+
 impl Session {
     /// Applies a later request.
     fn receive(&mut self, request: DiscoveryRequest, metrics: &XdsMetrics) -> Result<(), Status> {
         self.last = None;
         check_type(&request)?;
         if let Some(verdict) = self.sotw.receive(request).map_err(invalid)? {
+            self.unanswered = None;
             let falls_back = self.learn_what_it_loads(&verdict);
             let is_refused = matches!(verdict, Verdict::Nack { .. });
             self.is_older |= is_refused && self.identity.is_older();
@@ -311,10 +361,11 @@ impl Session {
             self.familiar = true;
             self.runs_native |= native.is_some();
         }
-        let response = self.sotw.respond(resource, self.nonce + 1)?;
+        // A proxy that hasn't read the response can't guess the nonce. With a guess, it could answer
+        // responses that the server still keeps in memory.
+        let response = self.sotw.respond(resource, random())?;
         self.familiar = true;
         self.native = native;
-        self.nonce += 1;
         self.connection.sent(resource, assignment, now);
         Some(response)
     }

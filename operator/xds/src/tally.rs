@@ -10,8 +10,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::node::clip;
 use crate::proxy::{Proxy, RunState};
 use headgate_api::plan::TargetRef;
+
+/// The longest texts of refusals in brief counts, in bytes.
+const BRIEF: usize = 64;
 
 /// The counts of all policies, by `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -77,9 +81,34 @@ impl Tally {
         let refusals = [self.rejected.take(), other.rejected.clone()];
         self.rejected = refusals.into_iter().flatten().min();
     }
+
+    fn shorten(&mut self) {
+        if let Some(Rejection { node, message }) = &mut self.rejected {
+            for text in [node, message] {
+                // In JSON, a control character is an escape of six bytes.
+                *text = clip(&text.replace(char::is_control, " "), BRIEF);
+            }
+        }
+    }
+}
+
+impl Changes {
+    /// Returns the changes with short texts of refusals.
+    pub fn brief(&self) -> Self {
+        let brief = |(policy, counts): (&String, &Option<Counts>)| {
+            (policy.clone(), counts.as_ref().map(Counts::brief))
+        };
+        Self(self.0.iter().map(brief).collect())
+    }
 }
 
 impl Tallies {
+    /// Returns the counts with short texts of refusals.
+    pub fn brief(&self) -> Self {
+        let brief = |(policy, counts): (&String, &Counts)| (policy.clone(), counts.brief());
+        Self(self.0.iter().map(brief).collect())
+    }
+
     /// Recounts the proxies of `policy`. `streams` are all streams with a stage of the policy.
     /// Streams of one node over one connection belong to one proxy, which runs the policy once all
     /// of them do.
@@ -208,6 +237,15 @@ impl Tallies {
 }
 
 impl Counts {
+    fn brief(&self) -> Self {
+        let mut brief = self.clone();
+        brief.all.shorten();
+        for entry in &mut brief.by_target {
+            entry.tally.shorten();
+        }
+        brief
+    }
+
     fn add(&mut self, generation: i64, target: Option<&TargetRef>, more: &Tally) {
         let known = self
             .by_target

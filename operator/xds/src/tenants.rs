@@ -26,7 +26,7 @@ pub(crate) enum Tenant {
 }
 
 impl Tenant {
-    fn of(peer: &Peer) -> Self {
+    pub(crate) fn of(peer: &Peer) -> Self {
         match peer.proven.as_deref() {
             Some(Ok(spiffe)) => Self::Namespace(spiffe.namespace.clone()),
             _ => Self::Address(peer.address.ip()),
@@ -112,7 +112,11 @@ impl Tenants {
     }
 }
 
-fn take(
+/// Counts `amount` of `what` more for a tenant.
+///
+/// # Errors
+/// A limit is reached.
+pub(crate) fn take(
     quota: &Quota<Tenant>,
     what: &'static str,
     tenant: Tenant,

@@ -210,6 +210,58 @@ async fn a_namespace_has_room_for_four(limits: Limits) {
     assert!(proxy.text().await.unwrap().contains("shop/web"));
 }
 
+/// The server keeps a response in memory until the proxy has read it. A proxy that has answered has
+/// read it.
+#[tokio::test]
+async fn a_namespace_does_not_take_the_memory_for_responses_of_another() {
+    // One response of a namespace always has room.
+    let limits = Limits {
+        response_bytes: 2,
+        response_bytes_per_namespace: 1,
+        ..Limits::default()
+    };
+    let authority = Authority::new();
+    let server = secured(&authority, limits).await;
+    let rogue = authority.proxy(&[&spiffe("rogue")]);
+    let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
+    let rogue = |id: &str| open(channel.clone(), subscribe(node(id, None)));
+    let mut first = rogue("r0").await.unwrap();
+    let unanswered = first.next().await;
+    let guess = DiscoveryRequest {
+        response_nonce: "1".to_owned(),
+        ..ack(&unanswered)
+    };
+    first.send(guess).await;
+    let over = rogue("r1").await.unwrap().failure().await;
+    assert_eq!(over.code(), Code::ResourceExhausted);
+    assert!(over.message().contains("of this namespace"), "{over}");
+
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+    let mut proxy = open(channel, subscribe(node("good", None))).await.unwrap();
+    assert!(proxy.text().await.unwrap().contains("shop/web"));
+
+    first.send(ack(&unanswered)).await;
+    let pause = || tokio::time::sleep(Duration::from_millis(50));
+    let mut second = rogue("r1").await.unwrap();
+    while second.text().await.is_err() {
+        pause().await;
+        second = rogue("r1").await.unwrap();
+    }
+    // A stream that ends without an answer counts until its connection ends.
+    let mut half = rogue("r2").await.unwrap();
+    while half.responses.message().await.is_err() {
+        pause().await;
+        half = rogue("r2").await.unwrap();
+    }
+    drop(half.requests);
+    for _ in 0..4 {
+        pause().await;
+        let over = rogue("r3").await.unwrap().failure().await;
+        assert_eq!(over.code(), Code::ResourceExhausted);
+    }
+}
+
 #[tokio::test]
 async fn connections_without_streams_and_old_ones_are_closed() {
     let limits = Limits {

@@ -65,6 +65,29 @@ pub struct Counted<P = Tallies> {
     pub policies: P,
 }
 
+/// Returns the response with a replica's counts or their changes, as JSON. If the response would be
+/// too long for the leader, it has the `brief` counts. Proxies determine the texts of refusals, and
+/// one proxy's text counts at each target of each of its policies. The proxies of one namespace must
+/// not prevent the leader from reading the counts of all others.
+///
+/// # Errors
+/// Serialization failed.
+pub fn encoded<P: Serialize>(
+    instance: &str,
+    policies: &P,
+    brief: impl FnOnce(&P) -> P,
+) -> serde_json::Result<String> {
+    let encode = |policies: &P| {
+        let instance = instance.to_owned();
+        serde_json::to_string(&Counted { instance, policies })
+    };
+    let whole = encode(policies)?;
+    match whole.len() <= MAX_BODY {
+        true => Ok(whole),
+        false => encode(&brief(policies)),
+    }
+}
+
 /// The last two versions of the counts that a replica serves.
 #[derive(Debug)]
 pub struct Versions {
@@ -310,6 +333,44 @@ mod tests {
     fn tallies(total: u64) -> Tallies {
         let text = format!(r#"{{"a/p": {{"total": {total}, "running": 0, "by_target": []}}}}"#);
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn long_refusals_do_not_make_counts_unreadable() {
+        let counts = |policies: usize| -> Tallies {
+            let tally = |generation: Option<u32>, target: Option<String>| {
+                serde_json::json!({
+                    "generation": generation,
+                    "target": target,
+                    "total": 1,
+                    "running": 0,
+                    "rejected": {"node": "x".repeat(256), "message": "\u{1}".repeat(2_048)},
+                })
+            };
+            let target = |number: usize| tally(Some(1), Some(format!("Service/a/{number}")));
+            let policy = |number: usize| {
+                let mut policy = tally(None, None);
+                policy["by_target"] = (0..16).map(target).collect();
+                (format!("a/p{number}"), policy)
+            };
+            let all: serde_json::Map<_, _> = (0..policies).map(policy).collect();
+            serde_json::from_value(all.into()).unwrap()
+        };
+        let read = |text: &str| serde_json::from_str::<Counted>(text).unwrap().policies;
+        let small = counts(1);
+        let text = encoded("x", &small, Tallies::brief).unwrap();
+        assert_eq!(read(&text), small);
+
+        let large = counts(64);
+        let text = encoded("x", &large, Tallies::brief).unwrap();
+        assert!(text.len() < MAX_BODY / 4, "{} bytes", text.len());
+        assert_eq!(read(&text), large.brief());
+        let tally = large.brief().of_policy("a/p0");
+        assert_eq!((tally.total, tally.running), (1, 0));
+        assert!(tally.rejected.is_some());
+        let changes = large.changes_since(&Tallies::default());
+        let text = encoded("x", &changes, Changes::brief).unwrap();
+        assert!(text.len() < MAX_BODY / 4, "{} bytes", text.len());
     }
 
     #[test]

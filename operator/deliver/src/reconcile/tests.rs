@@ -284,6 +284,54 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     assert!(why.contains("policy a/y has mistakes"), "{why}");
 }
 
+/// At a shared Gateway, one namespace's invalid policy doesn't stop the edits and deletions of other
+/// namespaces, even if its last valid version can't be combined with their policies.
+#[test]
+fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
+    let of = |namespaces: &[&str]| {
+        let edge = Example::default().gateway("infra/edge", "eg");
+        let with = |example: Example, namespace: &&str| {
+            let route = format!("HTTPRoute/{namespace}/r");
+            let pattern = format!("httproute/{namespace}/r/*");
+            let example = example.route(&route, &["infra/edge"]);
+            let policy = format!("{namespace}/p");
+            example.at_gateway(&policy, &route, "infra/edge", &[&pattern])
+        };
+        namespaces.iter().fold(edge, with)
+    };
+    // The last policy is invalid, and only the first `attached` policies are attached.
+    let mistaken = |namespaces: &[&str], attached: usize| {
+        let mut example = of(namespaces);
+        let mut all = example.plan.attachments.to_vec();
+        all.truncate(attached);
+        example.plan.attachments = all.into();
+        let policy = example.plan.policies.last_mut().unwrap();
+        policy.accepted = Err("spec.types: none".into());
+        policy.has_version = false;
+        policy.revision = String::new();
+        example
+    };
+    let observed = applied(&wish(&of(&["shop", "evil"])));
+    let policies = |example: &Example| {
+        let wanted = wish_after(example, &observed, SHA256);
+        assert!(wanted.kept.is_empty(), "{:?}", wanted.kept);
+        wanted.objects.values().next().unwrap().policies.clone()
+    };
+    let mut example = mistaken(&["shop", "evil"], 1);
+    assert_eq!(policies(&example), ["shop/p", "evil/p"]);
+    let another = "HTTPRoute/evil/another".parse().unwrap();
+    example.plan.policies[1].targets = vec![another];
+    assert_eq!(policies(&example), ["shop/p"]);
+
+    // Namespace `shop` has deleted its policy.
+    let gone = wish_after(&mistaken(&["evil"], 0), &observed, SHA256);
+    assert_eq!(steps(&gone, &observed).delete.len(), 1);
+
+    let alone = applied(&wish(&of(&["evil"])));
+    let kept = wish_after(&mistaken(&["evil"], 0), &alone, SHA256);
+    assert_eq!(steps(&kept, &alone), Steps::default());
+}
+
 #[test]
 fn policies_have_the_state_of_their_objects() {
     let example = Example::default().gateway("a/edge", "eg").at_gateway(

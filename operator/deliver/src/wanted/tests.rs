@@ -564,6 +564,24 @@ fn envoy_gateway_runs_the_filter_only_where_it_is_needed() {
     );
 }
 
+/// Kubernetes deletes an object together with its last owner.
+#[test]
+fn a_shared_gateways_object_outlives_the_policies_of_the_gateways_namespace() {
+    let edge = || Example::default().gateway("infra/edge", "eg");
+    let own =
+        |example: Example| example.at_gateway("infra/g", "Gateway/infra/edge", "infra/edge", &[]);
+    let owners = |example: Example| {
+        let object = only(&example);
+        let owners = object.value["metadata"]["ownerReferences"].as_array();
+        owners.map_or(0, Vec::len)
+    };
+    assert_eq!(owners(own(edge())), 1);
+    let route = "HTTPRoute/shop/r";
+    let foreign = edge().route(route, &["infra/edge"]);
+    let foreign = foreign.at_gateway("shop/p", route, "infra/edge", &["httproute/shop/r/*"]);
+    assert_eq!(owners(own(foreign)), 0);
+}
+
 #[test]
 fn no_objects_are_wanted_for_a_plane_that_is_not_installed_or_not_enabled() {
     let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
