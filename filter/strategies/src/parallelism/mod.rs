@@ -779,8 +779,9 @@ mod tests {
     }
 
     /// Returns the number of slots at which the law closes in a burst of twice the capacity of 50
-    /// workers. The burst comes this time after 2 s of little load.
-    fn slots_after_idle(secs: u64) -> u32 {
+    /// workers. The burst comes this time after 2 s of little load. `held` more requests are in the
+    /// backend all the time.
+    fn slots_after_idle(secs: u64, held: u32) -> u32 {
         let bounds = AutoParallelism { min: 2, max: 1_000 };
         let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
         let (mut requests, mut ended): (Vec<(u64, u64)>, usize) = (Vec::new(), 0);
@@ -790,7 +791,7 @@ mod tests {
                 let free = before.map_or(0, |before| requests[before].1);
                 requests.push((ms, ms.max(free) + 50));
             }
-            let in_flight = |ended: usize| u32::try_from(requests.len() - ended).unwrap();
+            let in_flight = |ended: usize| held + u32::try_from(requests.len() - ended).unwrap();
             while requests.get(ended).is_some_and(|(_, at)| *at <= ms) {
                 let (started, now) = (at(requests[ended].0), at(requests[ended].1));
                 auto.answered(TypeId(0), now.since(started), 1);
@@ -813,9 +814,17 @@ mod tests {
 
     #[test]
     fn an_idle_time_leaves_the_slots_that_work() {
-        for secs in [0, 1, 5, 3_600] {
-            let slots = slots_after_idle(secs);
-            assert!((35..=60).contains(&slots), "{secs} s: {slots}");
+        for (secs, held) in [
+            (0, 0),
+            (1, 0),
+            (5, 0),
+            (3_600, 0),
+            (0, 1),
+            (5, 1),
+            (3_600, 1),
+        ] {
+            let slots = slots_after_idle(secs, held);
+            assert!((35..=60).contains(&slots), "{secs} s, {held} held: {slots}");
         }
     }
 
