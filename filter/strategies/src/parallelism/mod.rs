@@ -79,6 +79,9 @@ const ROOM: f64 = 0.6;
 const ROOMY: f64 = 0.7;
 /// A type with at most this part of the requests is ignored.
 const RARE: f64 = 0.03;
+/// The moving sum of its requests up to which a worker is quiet. A single request counts for 34 s,
+/// because streams may end as rarely.
+const QUIET: f64 = 1e-3;
 /// The time without a look after which a worker counts as suspended. Ticks are far more frequent.
 const SUSPENDED: Duration = Duration::from_secs(2);
 
@@ -504,6 +507,7 @@ impl Auto {
             mixed: longest > 2.0 * shortest,
             condemned,
             broken: self.kinds.iter().any(|kind| kind.is_broken),
+            is_quiet: total <= QUIET,
             enforced,
             in_flight: f64::from(in_flight),
             queued: f64::from(queued),
@@ -1082,6 +1086,17 @@ mod tests {
         assert_eq!(new.slots(), found);
         for ms in 1_400..2_400 {
             assert_eq!(new.level(at(ms)), old.level(at(ms)));
+        }
+    }
+
+    #[test]
+    fn a_worker_is_quiet_without_recent_answers() {
+        let (mut auto, mut record) = new();
+        assert!(auto.view.is_quiet);
+        serve_one(&mut auto, 100);
+        for (secs, is_quiet) in [(1, false), (34, false), (36, true)] {
+            look(&mut auto, &mut record, at(1_000 * secs), 1);
+            assert_eq!(auto.view.is_quiet, is_quiet, "{secs} s");
         }
     }
 

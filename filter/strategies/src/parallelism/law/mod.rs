@@ -85,6 +85,9 @@ pub struct View {
     pub condemned: bool,
     /// Whether a type is broken.
     pub broken: bool,
+    /// Whether the worker has had no answers for long, or never. It then knows no times of types,
+    /// and perhaps no mean.
+    pub is_quiet: bool,
     /// Whether requests are held while no slot is free.
     pub enforced: bool,
     /// The number of slots in use.
@@ -345,7 +348,9 @@ impl Law {
             Limit::Starting if view.enforced => return self.start(now, view),
             Limit::Starting | Limit::Closed => {}
         }
-        if self.reopen(now, view) || !view.enforced {
+        // A quiet worker sees no mixed types and no condemned type, and would take away the slots
+        // for sharing. Another worker judges the block at its next look.
+        if self.reopen(now, view) || !view.enforced || view.is_quiet {
             return;
         }
         let dither = self.dither(view.bounds, seed);
@@ -427,5 +432,39 @@ fn mean(a: Estimate, b: Estimate) -> Estimate {
     Estimate {
         value: (a.value * weight(a) + b.value * weight(b)) / all,
         error: all.powf(-0.5),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_answers_judges_no_block() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let view = View {
+            enforced: true,
+            in_flight: 3.0,
+            bounds: (1, 64),
+            ..View::default()
+        };
+        let quiet = View {
+            is_quiet: true,
+            ..view
+        };
+        let mut law = Law {
+            limit: Limit::Closed,
+            ..Law::new(at(0), 3, Duration::ZERO)
+        };
+        let mut sums = Sums::default();
+        (0..10).for_each(|n| sums.add(f64::from(n % 2), 0.0, 0.0));
+        law.add(&Fresh {
+            sums,
+            ..Fresh::default()
+        });
+        law.step(at(500), &quiet, 0);
+        assert_eq!(law.moments.blocks(), 0.0);
+        law.step(at(500), &view, 0);
+        assert_eq!(law.moments.blocks(), 1.0);
     }
 }
