@@ -130,6 +130,7 @@ impl Stage {
         let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
         let tokens = |kind| self.slots.token_time(kind);
         (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
+        self.strategy.base.set_slots(self.slots.count());
         control::run(host, now, &self.control_key, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -259,6 +260,7 @@ impl Stage {
             let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
             let tokens = |kind| self.slots.token_time(kind);
             (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
+            self.strategy.base.set_slots(self.slots.count());
             // The next request already uses the shared record. On error, the next tick reads it.
             control::run(host, now, &self.control_key, &mut self.strategy).or(Ok(()))?;
             self.strategy.exchange(host, now).or(Ok(()))?;

@@ -79,6 +79,9 @@ const ROOM: f64 = 0.6;
 const ROOMY: f64 = 0.7;
 /// A type with at most this part of the requests is ignored.
 const RARE: f64 = 0.03;
+/// The moving sum of its requests up to which a worker is quiet. A single request counts for 34 s,
+/// because streams may end as rarely.
+const QUIET: f64 = 1e-3;
 /// The time without a look after which a worker counts as suspended. Ticks are far more frequent.
 const SUSPENDED: Duration = Duration::from_secs(2);
 
@@ -504,6 +507,7 @@ impl Auto {
             mixed: longest > 2.0 * shortest,
             condemned,
             broken: self.kinds.iter().any(|kind| kind.is_broken),
+            is_quiet: total <= QUIET,
             enforced,
             in_flight: f64::from(in_flight),
             queued: f64::from(queued),
@@ -779,8 +783,9 @@ mod tests {
     }
 
     /// Returns the number of slots at which the law closes in a burst of twice the capacity of 50
-    /// workers. The burst comes this time after 2 s of little load.
-    fn slots_after_idle(secs: u64) -> u32 {
+    /// workers. The burst comes this time after 2 s of little load. `held` more requests are in the
+    /// backend all the time.
+    fn slots_after_idle(secs: u64, held: u32) -> u32 {
         let bounds = AutoParallelism { min: 2, max: 1_000 };
         let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
         let (mut requests, mut ended): (Vec<(u64, u64)>, usize) = (Vec::new(), 0);
@@ -790,7 +795,7 @@ mod tests {
                 let free = before.map_or(0, |before| requests[before].1);
                 requests.push((ms, ms.max(free) + 50));
             }
-            let in_flight = |ended: usize| u32::try_from(requests.len() - ended).unwrap();
+            let in_flight = |ended: usize| held + u32::try_from(requests.len() - ended).unwrap();
             while requests.get(ended).is_some_and(|(_, at)| *at <= ms) {
                 let (started, now) = (at(requests[ended].0), at(requests[ended].1));
                 auto.answered(TypeId(0), now.since(started), 1);
@@ -813,9 +818,17 @@ mod tests {
 
     #[test]
     fn an_idle_time_leaves_the_slots_that_work() {
-        for secs in [0, 1, 5, 3_600] {
-            let slots = slots_after_idle(secs);
-            assert!((35..=60).contains(&slots), "{secs} s: {slots}");
+        for (secs, held) in [
+            (0, 0),
+            (1, 0),
+            (5, 0),
+            (3_600, 0),
+            (0, 1),
+            (5, 1),
+            (3_600, 1),
+        ] {
+            let slots = slots_after_idle(secs, held);
+            assert!((35..=60).contains(&slots), "{secs} s, {held} held: {slots}");
         }
     }
 
@@ -1073,6 +1086,17 @@ mod tests {
         assert_eq!(new.slots(), found);
         for ms in 1_400..2_400 {
             assert_eq!(new.level(at(ms)), old.level(at(ms)));
+        }
+    }
+
+    #[test]
+    fn a_worker_is_quiet_without_recent_answers() {
+        let (mut auto, mut record) = new();
+        assert!(auto.view.is_quiet);
+        serve_one(&mut auto, 100);
+        for (secs, is_quiet) in [(1, false), (34, false), (36, true)] {
+            look(&mut auto, &mut record, at(1_000 * secs), 1);
+            assert_eq!(auto.view.is_quiet, is_quiet, "{secs} s");
         }
     }
 

@@ -117,6 +117,10 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Does periodic work at every tick. Ticks come at irregular intervals of about 10 to 50 ms.
     fn tick(&mut self, _now: Instant) {}
 
+    /// Adopts P, the number of slots, before a run of the control law. The worker that runs the law
+    /// may have had no request to decide on since P changed.
+    fn set_slots(&mut self, _slots: u32) {}
+
     /// Returns the strategy's measured demand, so that the caller can add other workers'
     /// measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {

@@ -183,3 +183,18 @@ fn an_edit_keeps_the_bound_and_another_unit_resets_it() {
     }
     assert_eq!(process.queued().len(), 49);
 }
+
+/// The operator changes the slots of a proxy when the number of proxies changes.
+#[test]
+fn a_worker_without_requests_follows_an_edit_of_the_slots() {
+    let mut process = Process::new(2, &config(|_| {}));
+    process.configure(&config(|stage| stage.parallelism = 10));
+    let stream = process.arrive_as(1, &costing("10"), None);
+    process.run_for(Duration::from_millis(100));
+    process.finish(stream, Outcome::Completed);
+    // The first worker, which had no request since the edit, ticks first at the end of the period.
+    process.run_for(Duration::from_secs(1));
+    let bound = process.gauge("backlog_bound");
+    // A unit takes 10 ms in one of ten slots, and half of 900 ms remain.
+    assert!((440..=460).contains(&bound), "{bound}");
+}

@@ -85,6 +85,9 @@ pub struct View {
     pub condemned: bool,
     /// Whether a type is broken.
     pub broken: bool,
+    /// Whether the worker has had no answers for long, or never. It then knows no times of types,
+    /// and perhaps no mean.
+    pub is_quiet: bool,
     /// Whether requests are held while no slot is free.
     pub enforced: bool,
     /// The number of slots in use.
@@ -345,7 +348,9 @@ impl Law {
             Limit::Starting if view.enforced => return self.start(now, view),
             Limit::Starting | Limit::Closed => {}
         }
-        if self.reopen(now, view) || !view.enforced {
+        // A quiet worker sees no mixed types and no condemned type, and would take away the slots
+        // for sharing. Another worker judges the block at its next look.
+        if self.reopen(now, view) || !view.enforced || view.is_quiet {
             return;
         }
         let dither = self.dither(view.bounds, seed);
@@ -390,13 +395,19 @@ impl Law {
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch = self.epoch.wrapping_add(1);
         self.offset = view.wall_clock_offset;
-        if view.mean > 0.0 {
+        // A worker without answers knows no mean.
+        let mean = if view.mean > 0.0 {
+            view.mean
+        } else {
+            self.turn
+        };
+        if mean > 0.0 {
             let filled = if self.rate > 0.0 {
                 REQUESTS_PER_SLOT / self.rate
             } else {
                 0.0
             };
-            let wanted = (1.5e9 * view.mean).max(filled);
+            let wanted = (1.5e9 * mean).max(filled);
             // Powers of two give proxies with slightly different measurements the same schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = Duration::from_nanos((SLOT.0 * doublings.exp2()) as u64);
@@ -427,5 +438,60 @@ fn mean(a: Estimate, b: Estimate) -> Estimate {
     Estimate {
         value: (a.value * weight(a) + b.value * weight(b)) / all,
         error: all.powf(-0.5),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_answers_judges_no_block() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let view = View {
+            enforced: true,
+            in_flight: 3.0,
+            bounds: (1, 64),
+            ..View::default()
+        };
+        let quiet = View {
+            is_quiet: true,
+            ..view
+        };
+        let mut law = Law {
+            limit: Limit::Closed,
+            ..Law::new(at(0), 3, Duration::ZERO)
+        };
+        let mut sums = Sums::default();
+        (0..10).for_each(|n| sums.add(f64::from(n % 2), 0.0, 0.0));
+        law.add(&Fresh {
+            sums,
+            ..Fresh::default()
+        });
+        law.step(at(500), &quiet, 0);
+        assert_eq!(law.moments.blocks(), 0.0);
+        law.step(at(500), &view, 0);
+        assert_eq!(law.moments.blocks(), 1.0);
+    }
+
+    #[test]
+    fn a_worker_without_answers_closes_with_the_usual_schedule() {
+        let view = View {
+            is_quiet: true,
+            enforced: true,
+            in_flight: 12.0,
+            bounds: (1, 64),
+            ..View::default()
+        };
+        let mut law = Law {
+            late: 2.0,
+            answers: 1_000.0,
+            turn: 1.0,
+            ..Law::new(Instant::default(), 10, Duration::ZERO)
+        };
+        law.step(Instant::from_nanos(500_000_000), &view, 0);
+        assert!(!law.is_open());
+        // The requests take 1 s. Within shorter slots, their times don't show the level.
+        assert!(law.slot > Duration::from_secs(1), "{:?}", law.slot);
     }
 }

@@ -58,7 +58,10 @@
 //! ```
 //!
 //! Time in which nothing is in the backend doesn't count. Otherwise w would be close to 0 in the
-//! first burst after an idle time, in which the law may close.
+//! first burst after an idle time, in which the law may close. For the same reason, of more than a
+//! second without an answer only the end counts: the service time of the requests that are answered
+//! next, or about 0.1 s if that is longer. A stream or a request that hangs may be in the backend
+//! all night, and all answers may be errors for minutes.
 //!
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
 //! may be an endpoint that hangs.
@@ -117,6 +120,8 @@ const ENOUGH: f64 = 16.0;
 const SLOWLY: f64 = 0.05;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
+/// The time without an answer beyond which only its end counts, s.
+const PAUSE: f64 = 1.0;
 /// The least number of slots that count as working.
 const LEAST: f64 = 3.0;
 
@@ -166,15 +171,30 @@ impl Law {
         let none_ended = self.times[0] <= 0.0;
         let is_empty = none_ended && view.in_flight <= 0.0 && secs > LEAST_WATCHED;
         let is_idle = none_ended && view.in_flight <= self.base && !is_empty;
+        let unread = elapsed(now, self.looked);
         if is_idle && !is_full && !view.broken {
+            if secs > PAUSE && unread > LEAST_WATCHED {
+                self.looked = now;
+            }
             return;
         }
         self.watched_since = self.watched_since.max(now);
+        self.looked = self.looked.max(now);
         let fade = (-secs / WATCHED).exp();
         let times = std::mem::take(&mut self.times);
-        let [_, _, reference, _, _] = times;
+        let [_, pt, reference, _, squares] = times;
+        // The mean is weighted by the times, so that one long request counts among many.
+        let lasted = if pt > 0.0 { squares / pt } else { 0.0 };
+        let lasted = lasted.max(view.mean);
+        let counted = if is_empty {
+            0.0
+        } else if secs > PAUSE {
+            secs.min(unread.max(lasted))
+        } else {
+            secs
+        };
         self.work = fade * self.work + reference;
-        self.watched = fade * self.watched + if is_empty { 0.0 } else { secs };
+        self.watched = fade * self.watched + counted;
         self.peak *= (-secs / FORGET).exp();
         if self.watched > LEAST_WATCHED {
             self.peak = self.peak.max(self.work / self.watched);

@@ -261,6 +261,10 @@ impl Admission for BacklogControl {
             })
     }
 
+    fn set_slots(&mut self, slots: u32) {
+        self.parallelism = slots;
+    }
+
     fn decided(&mut self, admitted: bool) {
         self.fresh.received += 1.0;
         self.fresh.refused += f64::from(!admitted);
