@@ -361,8 +361,8 @@ impl Session {
             self.familiar = true;
             self.runs_native |= native.is_some();
         }
-        // A proxy that hasn't read the response can't guess the nonce. With a guess, it could answer
-        // responses that the server still keeps in memory.
+        // A proxy that hasn't read the response can't guess the nonce. With a guess, it could
+        // answer responses that the server still keeps in memory.
         let response = self.sotw.respond(resource, random())?;
         self.familiar = true;
         self.native = native;

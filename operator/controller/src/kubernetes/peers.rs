@@ -67,8 +67,8 @@ pub struct Counted<P = Tallies> {
 
 /// Returns the response with a replica's counts or their changes, as JSON. If the response would be
 /// too long for the leader, it has the `brief` counts. Proxies determine the texts of refusals, and
-/// one proxy's text counts at each target of each of its policies. The proxies of one namespace must
-/// not prevent the leader from reading the counts of all others.
+/// one proxy's text counts at each target of each of its policies. The proxies of one namespace
+/// must not prevent the leader from reading the counts of all others.
 ///
 /// # Errors
 /// Serialization failed.

@@ -284,8 +284,8 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     assert!(why.contains("policy a/y has mistakes"), "{why}");
 }
 
-/// At a shared Gateway, one namespace's invalid policy doesn't stop the edits and deletions of other
-/// namespaces, even if its last valid version can't be combined with their policies.
+/// At a shared Gateway, one namespace's invalid policy doesn't stop the edits and deletions of
+/// other namespaces, even if its last valid version can't be combined with their policies.
 #[test]
 fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
     let of = |namespaces: &[&str]| {
