@@ -127,10 +127,7 @@ impl Stage {
             self.recount_work(host)?;
         }
         self.find_overdue(now);
-        let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
-        let tokens = |kind| self.slots.token_time(kind);
-        (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
-        self.strategy.base.set_slots(self.slots.count());
+        self.inform_strategy(now);
         control::run(host, now, &self.control_key, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -145,6 +142,14 @@ impl Stage {
             self.stats.control(host, self.strategy.base.as_ref())?;
         }
         self.stats.flush(host)
+    }
+
+    /// Gives the strategy the measured times and P, which its control law needs.
+    fn inform_strategy(&mut self, now: Instant) {
+        let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
+        let tokens = |kind| self.slots.token_time(kind);
+        (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
+        self.strategy.base.set_slots(self.slots.count());
     }
 
     /// Corrects a lasting difference between totals and shares. Of each list, only the worker with
@@ -257,10 +262,7 @@ impl Stage {
         if let Some(strategy) = new_strategy {
             self.strategy = strategy;
             self.identify();
-            let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
-            let tokens = |kind| self.slots.token_time(kind);
-            (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
-            self.strategy.base.set_slots(self.slots.count());
+            self.inform_strategy(now);
             // The next request already uses the shared record. On error, the next tick reads it.
             control::run(host, now, &self.control_key, &mut self.strategy).or(Ok(()))?;
             self.strategy.exchange(host, now).or(Ok(()))?;

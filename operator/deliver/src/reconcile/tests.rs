@@ -34,6 +34,20 @@ fn applied(wanted: &Wanted) -> Observed {
     observed
 }
 
+/// Returns the example and its applied objects, which the watch has listed.
+fn listed() -> (PlannedCluster, Observed) {
+    let example = example();
+    let before = applied(&wish(&example));
+    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(objects.collect())));
+    let view = PlannedCluster {
+        cluster: example.cluster.into(),
+        plan: example.plan.into(),
+    };
+    (view, observed)
+}
+
 fn key(wanted: &Wanted) -> Key {
     wanted.objects.keys().next().unwrap().clone()
 }
@@ -130,15 +144,7 @@ async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() 
 /// A thousand objects may be refused, each with its own pauses.
 #[tokio::test]
 async fn retries_of_refused_writes_share_rounds() {
-    let example = example();
-    let before = applied(&wish(&example));
-    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
-    let mut observed = Observed::new(&[PLUGINS]);
-    observed.see((PLUGINS, Seen::All(objects.collect())));
-    let view = PlannedCluster {
-        cluster: example.cluster.into(),
-        plan: example.plan.into(),
-    };
+    let (view, mut observed) = listed();
     let server = api_server(|_, _, _| {
         let refusal = json!({"kind": "Status", "status": "Failure", "code": 403});
         Some((403, refusal))
@@ -156,15 +162,7 @@ async fn retries_of_refused_writes_share_rounds() {
 /// A leader may lose its Lease before all plugins are written.
 #[tokio::test]
 async fn the_end_of_an_outage_is_announced_in_a_later_term_if_the_first_could_not() {
-    let example = example();
-    let before = applied(&wish(&example));
-    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
-    let mut observed = Observed::new(&[PLUGINS]);
-    observed.see((PLUGINS, Seen::All(objects.collect())));
-    let view = PlannedCluster {
-        cluster: example.cluster.into(),
-        plan: example.plan.into(),
-    };
+    let (view, mut observed) = listed();
     let outage = Arc::new(AtomicBool::new(true));
     for (code, is_left) in [(500, true), (200, false)] {
         let server = api_server(move |_, _, mut object| {

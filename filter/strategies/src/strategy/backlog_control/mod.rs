@@ -306,7 +306,6 @@ impl Admission for BacklogControl {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        self.parallelism = view.parallelism;
         let cost = view.work as f64;
         let Some(bound) = self.bound() else {
             return Ok(());
