@@ -102,8 +102,8 @@ pub struct Request {
     /// Whether the request has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
     /// The time at which the request released its slot before its end, and its upstream host at
-    /// that time.
-    pub(crate) freed: Option<(Instant, Upstream)>,
+    /// that time if that host hung.
+    pub(crate) freed: Option<(Instant, Option<Upstream>)>,
     /// The number of slots in use when the request got its slot.
     pub(crate) beside: u32,
     /// Whether the request waits apart from the queue, because no request of its type is answered.

@@ -262,7 +262,7 @@ impl Stage {
                 true => self.service_times.mean(kind),
                 false => self.overtaken_after(kind),
             };
-            if let Some((_, host)) = request.freed {
+            if let Some((_, Some(host))) = request.freed {
                 self.hosts.seen(now, host);
             } else if is_longer(request, time) {
                 suspects.push((ticket, request.stream));
@@ -301,7 +301,7 @@ impl Stage {
         }
         let tokens = request.tokens;
         if let Some(request) = self.requests.of_mut(ticket) {
-            request.freed = Some((now, upstream));
+            request.freed = Some((now, Some(upstream)));
         }
         let released = self.ledger.release(host, tokens);
         self.dispatch(host, now, actions).and(released)
@@ -326,7 +326,7 @@ impl Stage {
             return Ok(());
         }
         for request in self.requests.iter_mut() {
-            if request.freed.is_some_and(|(_, at)| at == upstream) {
+            if request.freed.is_some_and(|(_, at)| at == Some(upstream)) {
                 self.ledger.acquire_over_limit(host, request.tokens)?;
                 request.freed = None;
             }

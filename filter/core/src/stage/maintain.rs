@@ -108,6 +108,7 @@ impl Stage {
         self.others.clear();
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, actions)?;
+        self.release_streams(host, now)?;
         let holds = self.holds();
         let cut = self.strategy.base.value_cut();
         let moved = self

@@ -13,6 +13,7 @@ mod control;
 mod delivery;
 mod dispatch;
 mod hosts;
+mod long_streams;
 mod maintain;
 mod output_lengths;
 mod output_tokens;
@@ -698,7 +699,7 @@ impl Stage {
                     self.used(now, &request, outcome, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
-                let charged = dequeued.map_or(Ok(()), |dequeued| {
+                let charged = request.slot_time(now).map_or(Ok(()), |held| {
                     let usual_us = self.usual_us(&request);
                     (self.order).ended(
                         host,
@@ -706,7 +707,7 @@ impl Stage {
                         request.turn,
                         request.output,
                         usual_us,
-                        now.since(dequeued),
+                        held,
                     )
                 });
                 // A stream was counted at its first byte.
@@ -808,7 +809,7 @@ impl Stage {
         match outcome {
             Outcome::Completed => self.held(now, request, dequeued),
             Outcome::Abandoned => {
-                let held = now.since(dequeued);
+                let held = request.slot_time(now).unwrap_or_default();
                 let (of, output) = (&request.attributes, request.real_output());
                 (self.service_times).record_slot(of, output, held, request.weight);
             }
@@ -834,10 +835,13 @@ impl Stage {
         };
         if self.slots.is_representative(self.beside(request)) {
             let (of, output) = (&request.attributes, request.real_output());
-            (self.service_times).record_slot(of, output, now.since(dequeued), weight);
+            let held = request.slot_time(now).unwrap_or_default();
+            (self.service_times).record_slot(of, output, held, weight);
         }
-        let met = (waited, self.beside(request));
-        self.slots.completed(kind, dequeued, now, met, weight);
+        if request.freed.is_none() {
+            let met = (waited, self.beside(request));
+            self.slots.completed(kind, dequeued, now, met, weight);
+        }
     }
 
     /// Releases the slot and the tokens of a request that ended, unless they were released before.

@@ -141,6 +141,11 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.slots())
     }
 
+    /// Whether P is searched for, and no budget of tokens is set.
+    pub(super) fn is_searched(&self) -> bool {
+        self.found.is_some() && !self.budget.is_set()
+    }
+
     /// Whether neither P nor a budget limits the requests in the backend.
     pub(super) fn is_unlimited(&self) -> bool {
         self.is_open() && !self.budget.is_set()

@@ -1,14 +1,16 @@
 //! Tests of stages whose P is found automatically.
 
 use super::*;
-use crate::config::AutoParallelism;
+use crate::config::{AutoParallelism, Measure};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns a process that has found a small P, because requests were late without a limit.
-fn limited(workers: usize) -> Process {
+/// Returns a process that has found a small P, because requests were late without a limit. As many
+/// `streams` are in progress.
+fn limited(workers: usize, streams: usize) -> Process {
     let config = config(4, |stage| {
-        stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 64 });
+        stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
+        stage.measure = Measure::FirstByte;
         stage.queue.timeout_us = 60_000_000;
         stage.types[1].slo = vec![Objective {
             percentile: 90.0,
@@ -21,8 +23,12 @@ fn limited(workers: usize) -> Process {
         process.run_for(10 * MS);
         process.finish(stream, Outcome::Completed);
     }
+    for n in 0..streams {
+        let stream = process.arrive(n % workers, "/");
+        process.first_byte(stream);
+    }
     let late: Vec<u32> = (0..40).map(|n| process.arrive(n % workers, "/")).collect();
-    assert_eq!(process.in_backend(), 40);
+    assert_eq!(process.in_backend(), streams + 40);
     process.run_for(200 * MS);
     // The law of P acts when a request ends.
     process.finish(late[0], Outcome::Completed);
@@ -39,7 +45,7 @@ fn limited(workers: usize) -> Process {
 #[test]
 fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
     for workers in [1, 2] {
-        let mut process = limited(workers);
+        let mut process = limited(workers, 0);
         let mut rises = 0;
         for n in 0..200 {
             while process.queued().len() < 20 {
@@ -63,6 +69,31 @@ fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
             assert_eq!(process.in_backend(), after, "{workers} workers, tick {n}");
         }
         assert!(rises >= 5, "{rises}");
+    }
+}
+
+/// Streams that go on for hours are more than P.
+#[test]
+fn long_streams_leave_the_slots_to_other_requests() {
+    for workers in [1, 2] {
+        let mut process = limited(workers, 30);
+        let streams: Vec<u32> = process.requests.keys().copied().collect();
+        assert_eq!(streams.len(), 30);
+        let waiting: Vec<u32> = (0..2).map(|n| process.arrive(n % workers, "/")).collect();
+        process.run_for(100 * MS);
+        assert_eq!(process.queued(), waiting, "the streams hold all slots");
+        process.run_for(1_000 * MS);
+        assert_eq!(process.queued(), []);
+        // Each slot is released once.
+        (0..40).for_each(|n| drop(process.arrive(n % workers, "/")));
+        process.run_for(100 * MS);
+        let most = 2 * process.gauge("slots") as usize;
+        assert!(process.in_backend() - streams.len() <= most);
+        for stream in streams {
+            process.finish(stream, Outcome::Completed);
+        }
+        process.run_for(100 * MS);
+        assert!(process.in_backend() <= most);
     }
 }
 

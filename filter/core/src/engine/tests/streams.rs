@@ -139,6 +139,16 @@ fn a_slot_goes_to_the_next_once_when_the_stream_ends() {
 }
 
 #[test]
+fn a_stream_holds_a_slot_of_a_configured_p_to_its_end() {
+    let config = streaming(1, |stage| stage.queue.timeout_us = 600_000_000);
+    let mut process = Process::new(1, &config);
+    let [stream, waiting] = [process.arrive(0, "/"), process.arrive(0, "/")];
+    process.first_byte(stream);
+    process.run_for(Duration::from_secs(70));
+    assert_eq!(process.queued(), [waiting]);
+}
+
+#[test]
 fn a_stream_that_is_watched_without_a_slot_is_not_measured() {
     let observing = streaming(1, |stage| stage.queue.mode = QueueMode::Observe);
     let mut process = Process::new(1, &observing);

@@ -1,0 +1,55 @@
+//! Long streams: responses that last so long that they release their slots.
+//!
+//! The search for P learns from requests that end. Streams of hours hold slots without ending. A P
+//! that was found without them may be less than their number, and then all other requests would
+//! wait until streams end. So while P is searched for, a stream that has begun releases its slot
+//! when it has held the slot for
+//!
+//! ```text
+//! 10 m, at least 1 s and at most 60 s        m is the mean slot time of its type
+//! ```
+//!
+//! The rest of the stream then counts as load that the backend has beside its P requests, and the
+//! search follows the slots that this load leaves. The maximum contains the time for which such
+//! streams can stop the others.
+//!
+//! With a configured P or a budget of tokens, streams hold their slots to the end.
+
+use std::time::Duration;
+
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
+
+use super::Stage;
+use crate::host::Host;
+
+/// The multiple of the mean slot time after which a stream releases its slot.
+const LONG: u32 = 10;
+/// The least and the longest time for which a stream holds its slot.
+const HELD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+impl Stage {
+    /// Releases the slots of long streams.
+    pub(super) fn release_streams(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+    ) -> Result<(), HostError> {
+        if !(self.config.holds_streams() && self.slots.is_searched()) {
+            return Ok(());
+        }
+        for request in self.requests.iter_mut() {
+            let begun = request.first_byte.is_some() && request.freed.is_none();
+            let Some(held) = request.slot_time(now).filter(|_| begun) else {
+                continue;
+            };
+            let mean = self.service_times.mean(request.attributes.kind);
+            let most = mean.unwrap_or_default().saturating_mul(LONG);
+            if held > most.clamp(HELD.0, HELD.1) {
+                request.freed = Some((now, None));
+                self.ledger.release(host, request.tokens)?;
+            }
+        }
+        Ok(())
+    }
+}
