@@ -18,7 +18,8 @@ use headgate_deliver::cluster::ObjectKey;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CleanUpArgs {
     /// Deployment of the operators, in the namespace of the Pod or of the context. It is scaled to
-    /// zero first, because running operators would recreate the objects
+    /// zero first, because running operators would recreate the objects. Objects of operators with
+    /// a Lease of another name or namespace stay
     #[arg(long, value_name = "NAME")]
     pub(crate) deployment: Option<String>,
     /// Name of the ConfigMaps with the operators' CA, as in `headgate run --publish-ca`
@@ -41,12 +42,14 @@ pub(crate) fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
 
 async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {
     let (client, namespace) = client(&args.access).await?;
-    if let Some(name) = &args.deployment {
-        let deployment = ObjectKey::new(namespace, name);
-        stop(&client, &deployment).await.map_err(|e| anyhow!(e))?;
+    let deployment = { args.deployment.as_ref() }.map(|name| ObjectKey::new(namespace, name));
+    if let Some(deployment) = &deployment {
+        stop(&client, deployment).await.map_err(|e| anyhow!(e))?;
     }
+    // The chart's Lease has the name of the Deployment.
+    let operator = deployment.as_ref().map(ToString::to_string);
     let ca = args.publish_ca.as_deref();
-    let done = clean_up(&client, &args.watch_namespaces, ca).await;
+    let done = clean_up(&client, operator.as_deref(), &args.watch_namespaces, ca).await;
     let done = done.map_err(|e| anyhow!(e))?;
     let (mut text, mut notes) = (String::new(), String::new());
     for (adapter, key) in &done.deleted {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
-use crate::object::{FIELD_MANAGER, MANAGED_BY, Object};
+use crate::object::{FIELD_MANAGER, MANAGED_BY, OPERATOR_ANNOTATION, Object, other_operator};
 use crate::readable::{Readable, list};
 use crate::watch::api_of;
 
@@ -53,6 +53,16 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
             let why =
                 "an object of this name exists that Headgate doesn't manage; rename or delete it";
             return Outcome::Refused(why.to_owned());
+        }
+        let own = &value["metadata"]["annotations"][OPERATOR_ANNOTATION];
+        let own = own.as_str().unwrap_or_default();
+        let other = { found.iter() }.find_map(|f| other_operator(f.annotations(), own));
+        if let Some(other) = other {
+            return Outcome::Refused(format!(
+                "the operator {other} delivers an object of this name; let only one operator watch \
+                 each namespace or, if that operator was removed, remove the object's annotation \
+                 {OPERATOR_ANNOTATION}"
+            ));
         }
     }
     let parameters = PatchParams::apply(FIELD_MANAGER);

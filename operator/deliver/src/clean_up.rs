@@ -1,4 +1,4 @@
-//! Removal of all delivered objects before the operators are uninstalled.
+//! Removal of delivered objects before the operators are uninstalled.
 //!
 //! The operators would write the objects again, so they are stopped first. Their Deployment is
 //! scaled to zero, and removal starts once its Pods have ended. Proxies then get a configuration
@@ -20,7 +20,7 @@ use crate::adapter::Adapter;
 use crate::apply::line;
 use crate::cluster::ObjectKey;
 use crate::leftovers::{Stopped, delete_all};
-use crate::object::{ADAPTER_LABEL, MANAGED_BY};
+use crate::object::{ADAPTER_LABEL, MANAGED_BY, other_operator};
 use crate::observed::ours;
 use crate::read;
 use crate::readable::{Readable, list};
@@ -75,13 +75,15 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     }
 }
 
-/// Deletes all delivered objects, and the ConfigMaps with the name `ca` that publish the CA, in
-/// these namespaces. An empty list of namespaces means all namespaces.
+/// Deletes the objects that `operator` (see [`Settings`](crate::Settings)) or, without it, any
+/// operator has delivered, and the ConfigMaps with the name `ca` that publish the CA, in these
+/// namespaces. An empty list of namespaces means all namespaces.
 ///
 /// # Errors
 /// Returns the first failure in one line.
 pub async fn clean_up(
     client: &Client,
+    operator: Option<&str>,
     namespaces: &[String],
     ca: Option<&str>,
 ) -> Result<CleanedUp, String> {
@@ -90,12 +92,15 @@ pub async fn clean_up(
         let resource = adapter.resource();
         places(namespaces).map(move |name| api_of(&resource, client, name))
     };
+    let is_own = |object: &PartialObjectMeta<DynamicObject>| {
+        operator.is_none_or(|own| other_operator(object.annotations(), own).is_none())
+    };
     for adapter in Adapter::ALL {
         if adapter == Adapter::ConfigMap {
             continue;
         }
         for api in objects(adapter) {
-            let deleted = delete_all(client, adapter, &api, &ours(), |_, _| true).await;
+            let deleted = delete_all(client, adapter, &api, &ours(), |o, _| is_own(o)).await;
             let deleted = deleted.map_err(|why| failed(adapter, why))?;
             done.deleted
                 .extend(deleted.into_iter().map(|k| (adapter, k)));
@@ -107,7 +112,11 @@ pub async fn clean_up(
         let mut kept = Vec::new();
         let goes = |object: &PartialObjectMeta<DynamicObject>, key: &ObjectKey| {
             let is_delivered = object.labels().contains_key(ADAPTER_LABEL);
-            if !is_delivered && ca != Some(key.name.as_str()) {
+            let is_ours = match is_delivered {
+                true => is_own(object),
+                false => ca == Some(key.name.as_str()),
+            };
+            if !is_ours {
                 return false;
             }
             let is_mounted = mounted.contains(key);
@@ -161,6 +170,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::object::OPERATOR_ANNOTATION;
     use headgate_fakes::api_server;
 
     /// Returns the API server's answer to a request about the Deployment of the operators.
@@ -187,6 +197,40 @@ mod tests {
         assert_eq!(stopped, Err("Deployment a/d: not for you".to_owned()));
         let mounted = mounted(&client, &[]).await;
         assert_eq!(mounted, Err("Pod: not for you".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn objects_of_another_release_stay() {
+        let client = api_server(|method, uri, _| {
+            let object = |name: &str, annotations: serde_json::Value| {
+                let labels = json!({ADAPTER_LABEL: "x"});
+                json!({"metadata": {
+                    "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
+                    "labels": labels, "annotations": annotations,
+                }})
+            };
+            let of = |operator: &str| json!({OPERATOR_ANNOTATION: operator});
+            let items = match uri.path().rsplit('/').next() {
+                Some("wasmplugins" | "configmaps") => json!([
+                    object("before-0.2", json!({})),
+                    object("own", of("system/headgate")),
+                    object("theirs", of("other/headgate")),
+                ]),
+                _ => json!([]),
+            };
+            Some(match *method == http::Method::DELETE {
+                true => (200, json!({"kind": "Status", "status": "Success"})),
+                false => (200, json!({"metadata": {}, "items": items})),
+            })
+        });
+        for (operator, of_kind) in [
+            (Some("system/headgate"), &["before-0.2", "own"][..]),
+            (None, &["before-0.2", "own", "theirs"]),
+        ] {
+            let done = clean_up(&client, operator, &[], None).await.unwrap();
+            let deleted = done.deleted.iter().map(|(_, key)| key.name.as_str());
+            assert_eq!(deleted.collect::<Vec<_>>(), of_kind.repeat(2));
+        }
     }
 
     /// The API server applies field selectors. Nothing deletes the only Pod, which was evicted.

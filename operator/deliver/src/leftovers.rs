@@ -5,12 +5,13 @@
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use tracing::{info, warn};
 
 use crate::adapter::Adapter;
 use crate::apply;
 use crate::cluster::ObjectKey;
+use crate::object::other_operator;
 use crate::observed::{Source, ours};
 use crate::read::key;
 use crate::readable::{Readable, list};
@@ -23,13 +24,13 @@ const PAGE: u32 = 100;
 /// The API of the metadata of objects of one kind.
 type MetadataApi = Api<Readable<PartialObjectMeta<DynamicObject>>>;
 
-/// Removes Headgate's objects of all deliveries that are off. Retries after a failure, with the
-/// pause from the settings.
+/// Removes this operator's objects of all deliveries that are off. Retries after a failure, with
+/// the pause from the settings.
 pub(crate) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
         for namespace in places(&settings.watch_namespaces) {
             let api = api_of(&adapter.resource(), &client, namespace);
-            while let Err(why) = remove_from(&client, adapter, &api).await {
+            while let Err(why) = remove_from(&client, adapter, &api, &settings.operator).await {
                 warn!(
                     kind = adapter.kind(),
                     "deleting the objects of a disabled delivery failed and is retried: {why}"
@@ -40,8 +41,16 @@ pub(crate) async fn remove(client: Client, settings: Settings) {
     }
 }
 
-async fn remove_from(client: &Client, adapter: Adapter, api: &MetadataApi) -> Result<(), String> {
-    match delete_all(client, adapter, api, &ours(), |_, _| true).await {
+async fn remove_from(
+    client: &Client,
+    adapter: Adapter,
+    api: &MetadataApi,
+    operator: &str,
+) -> Result<(), String> {
+    let goes = |object: &PartialObjectMeta<DynamicObject>, _: &ObjectKey| {
+        other_operator(object.annotations(), operator).is_none()
+    };
+    match delete_all(client, adapter, api, &ours(), goes).await {
         Ok(_) => Ok(()),
         Err(Stopped::Forbidden(why)) => {
             warn!(
@@ -112,6 +121,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::object::OPERATOR_ANNOTATION;
     use crate::tests::settings;
     use headgate_fakes::api_server;
 
@@ -144,7 +154,10 @@ mod tests {
                     "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
                     "managedFields": [{"time": "9999-12-31T00:00:00Z"}],
                 });
-                let items = json!([{"metadata": metadata}]);
+                let mut other = json!({"metadata": metadata});
+                other["metadata"]["name"] = "of-another-release".into();
+                other["metadata"]["annotations"] = json!({OPERATOR_ANNOTATION: "b/headgate"});
+                let items = json!([{"metadata": metadata}, other]);
                 (200, json!({"metadata": {"continue": next}, "items": items}))
             };
             let (code, body) = match (method, kind) {

@@ -30,6 +30,8 @@ pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
 pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 /// The annotation with the revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
+/// The annotation with the operator that delivers the object, as in [`Settings::operator`].
+pub const OPERATOR_ANNOTATION: &str = "headgate.dev/operator";
 /// The annotation with the time since which the module has been served again, after a possible
 /// interruption. Only a change of it has a meaning.
 ///
@@ -200,6 +202,13 @@ impl Object {
             .as_str()
             .unwrap_or_default()
     }
+}
+
+/// Returns the operator that delivers an object with these annotations, if it isn't `own`. An
+/// object without an operator is from a version before 0.2, and belongs to each operator.
+pub fn other_operator<'a>(annotations: &'a BTreeMap<String, String>, own: &str) -> Option<&'a str> {
+    let operator = annotations.get(OPERATOR_ANNOTATION)?.as_str();
+    (operator != own).then_some(operator)
 }
 
 fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ use tracing::info;
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
 use crate::installed::Installed;
-use crate::object::{ADAPTER_LABEL, MANAGED_BY};
+use crate::object::{ADAPTER_LABEL, MANAGED_BY, other_operator};
 use crate::read::{Keyed, key};
 use crate::settings::Settings;
 use crate::watch::{self, Namespaces, Watch};
@@ -67,8 +67,8 @@ impl Source {
     }
 }
 
-/// An observation from one source.
-pub type Seen = (Source, watch::Seen<Keyed<Value>>);
+/// An observation from one source. An object of another operator is `None`.
+pub type Seen = (Source, watch::Seen<Keyed<Option<Value>>>);
 
 /// Watches all of `sources` until the returned tasks are dropped.
 pub fn follow(
@@ -97,8 +97,10 @@ pub fn follow(
             }
         };
         watch.longest_pause = settings.retry;
+        let operator = settings.operator.clone();
+        let read = move |object| keyed(object, &operator);
         let wrap = move |seen| (source, seen);
-        watches.spawn(watch.follow(keyed, wrap, out.clone()));
+        watches.spawn(watch.follow(read, wrap, out.clone()));
     }
     watches
 }
@@ -259,10 +261,13 @@ fn is_older(value: &Value, known: &Value) -> bool {
     value["metadata"]["uid"] == known["metadata"]["uid"] && version(value) < version(known)
 }
 
-fn keyed(object: DynamicObject) -> Keyed<Value> {
+fn keyed(object: DynamicObject, operator: &str) -> Keyed<Option<Value>> {
     let key = key(&object.metadata);
+    if other_operator(object.annotations(), operator).is_some() {
+        return (key, None);
+    }
     // Serialization can't fail, because the object consists of maps with string keys.
-    (key, serde_json::to_value(object).unwrap_or_default())
+    (key, Some(serde_json::to_value(object).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -274,11 +279,12 @@ mod tests {
 
     const PLUGINS: Source = Source::Objects(Adapter::Istio);
 
-    fn plugin(name: &str, version: u64) -> Keyed<Value> {
+    fn plugin(name: &str, version: u64) -> Keyed<Option<Value>> {
         let metadata = json!({
             "name": name, "namespace": "a", "uid": name, "resourceVersion": version.to_string(),
         });
-        (ObjectKey::new("a", name), json!({"metadata": metadata}))
+        let value = json!({"metadata": metadata});
+        (ObjectKey::new("a", name), Some(value))
     }
 
     fn names(observed: &Observed) -> Vec<String> {
@@ -311,7 +317,7 @@ mod tests {
     fn a_watch_that_lags_behind_our_own_writes_is_not_believed() {
         let mut observed = Observed::new(&[PLUGINS]);
         let (key, written) = plugin("x", 7);
-        observed.wrote(Adapter::Istio, key.clone(), written);
+        observed.wrote(Adapter::Istio, key.clone(), written.unwrap());
         let version = |o: &Observed| {
             o.get(Adapter::Istio, &key).unwrap()["metadata"]["resourceVersion"].clone()
         };

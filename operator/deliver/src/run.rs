@@ -108,11 +108,12 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use http::Method;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::object::{MANAGED_BY, OPERATOR_ANNOTATION};
     use crate::report::ObjectState;
     use crate::tests::{Example, SHA256, settings};
     use headgate_fakes::api_server;
@@ -242,6 +243,88 @@ mod tests {
         let (_run, delivered) = start(client, settings(), example);
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.complete).await);
         assert!(!is_deleted.load(Ordering::Relaxed));
+    }
+
+    /// Returns an API server with these objects of one kind, and no others. It sends the name of
+    /// each object that it deletes or overwrites.
+    fn server_with(
+        kind: &'static str,
+        objects: Value,
+    ) -> (Client, mpsc::UnboundedReceiver<String>) {
+        let (changed, changes) = mpsc::unbounded_channel();
+        let client = api_server(move |method, uri, mut object| {
+            if uri.query().unwrap_or_default().contains("watch=true") {
+                return None;
+            }
+            let last = uri.path().rsplit('/').next().unwrap_or_default();
+            if *method != Method::GET {
+                changed.send(last.to_owned()).unwrap();
+            }
+            let items = match last == kind {
+                true => objects.clone(),
+                false => json!([]),
+            };
+            let body = match *method {
+                Method::GET => json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+                Method::DELETE => json!({"kind": "Status", "status": "Success"}),
+                _ => {
+                    object["metadata"]["uid"] = json!("u");
+                    object["metadata"]["resourceVersion"] = json!("2");
+                    object
+                }
+            };
+            Some((200, body))
+        });
+        (client, changes)
+    }
+
+    /// Returns an object in namespace `a`. Operators before 0.2 wrote no `operator`.
+    fn object(name: &str, operator: Option<&str>) -> Value {
+        let mut metadata = json!({
+            "name": name, "namespace": "a", "uid": name, "resourceVersion": "1",
+            "labels": {MANAGED_BY.0: MANAGED_BY.1},
+        });
+        if let Some(operator) = operator {
+            metadata["annotations"] = json!({OPERATOR_ANNOTATION: operator});
+        }
+        json!({"metadata": metadata, "spec": {}})
+    }
+
+    /// Two releases may watch namespaces by different labels. The objects of both are listed in all
+    /// namespaces.
+    #[tokio::test]
+    async fn an_object_of_another_operator_is_not_deleted() {
+        let all = json!([
+            object("theirs", Some("b/headgate")),
+            object("before-0.2", None)
+        ]);
+        let (client, mut changes) = server_with("wasmplugins", all);
+        let (_run, delivered) = start(client, settings(), Example::default());
+        assert!(becomes(delivered, |now: &Arc<Delivered>| now.complete).await);
+        assert_eq!(changes.try_recv().as_deref(), Ok("before-0.2"));
+        assert!(changes.try_recv().is_err());
+    }
+
+    /// Two releases may watch the same namespace by mistake.
+    #[tokio::test]
+    async fn an_object_of_another_operator_is_not_overwritten() {
+        let theirs = object("headgate-service-search", Some("b/headgate"));
+        let (client, mut changes) = server_with("configmaps", json!([theirs]));
+        let example =
+            Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+        let settings = Settings {
+            istio: false,
+            envoy_gateway: false,
+            config_map_module: Some("/headgate.wasm".to_owned()),
+            ..settings()
+        };
+        let (_run, delivered) = start(client, settings, example);
+        let is_refused = |now: &Arc<Delivered>| {
+            let mut states = now.policies.values().flatten().map(|object| &object.state);
+            states.any(|s| matches!(s, ObjectState::Failed(why) if why.contains("b/headgate")))
+        };
+        assert!(becomes(delivered, is_refused).await);
+        assert!(changes.try_recv().is_err());
     }
 
     /// A check of a URL that hangs takes long to fail.

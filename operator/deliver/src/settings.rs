@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::adapter::Adapter;
+use crate::cluster::ObjectKey;
 use headgate_xds::module::Kind;
 
 /// The longest pause between attempts after a failure, and between lists of a kind that isn't
@@ -100,6 +101,9 @@ pub struct Settings {
     /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
     /// first 16 digits of its SHA-256. With `None`, no ConfigMaps are written.
     pub config_map_module: Option<String>,
+    /// The name of this operator's Lease, `namespace/name`. All replicas have the same, and
+    /// operators of another release have another.
+    pub operator: String,
     /// The namespaces of the objects. An empty list means all namespaces.
     pub watch_namespaces: Vec<String>,
     /// The base URL, `http://HOST:PORT`, below which `/modules/<sha256>.wasm` is served.
@@ -130,6 +134,7 @@ impl Settings {
             envoy_gateway,
             config_map_module,
             args: _,
+            operator: _,
             watch_namespaces: _,
             modules_url: _,
             retry: _,
@@ -138,11 +143,11 @@ impl Settings {
         *istio || *envoy_gateway || config_map_module.is_some()
     }
 
-    /// Returns the settings of these arguments, for an operator in `namespace`.
+    /// Returns the settings of these arguments, for an operator with this Lease.
     ///
     /// # Errors
     /// Returns one line that names the argument at fault and the remedy.
-    pub fn new(args: DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
+    pub fn new(args: DeliverArgs, lease: &ObjectKey) -> anyhow::Result<Self> {
         let has = |choice| args.adapters.contains(&choice);
         if has(AdapterChoice::None) && args.adapters.len() > 1 {
             anyhow::bail!(
@@ -166,7 +171,7 @@ impl Settings {
         let url = args
             .modules_url
             .clone()
-            .unwrap_or_else(|| format!("http://headgate.{namespace}.svc:18002"));
+            .unwrap_or_else(|| format!("http://headgate.{}.svc:18002", lease.namespace));
         let host = url.strip_prefix("http://").map(|h| h.trim_end_matches('/'));
         match host {
             Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => Ok(Self {
@@ -175,6 +180,7 @@ impl Settings {
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
+                operator: lease.to_string(),
                 watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
@@ -206,7 +212,8 @@ pub(crate) mod tests {
     /// Returns the settings of these arguments, for an operator in namespace `headgate-system`.
     pub(crate) fn settings(line: &[&str]) -> Result<Settings, String> {
         let line = Line::try_parse_from([&["x"], line].concat()).map_err(|e| e.to_string())?;
-        Settings::new(line.args, "headgate-system").map_err(|e| e.to_string())
+        let lease = ObjectKey::new("headgate-system", "headgate");
+        Settings::new(line.args, &lease).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, ObjectKey};
 use crate::fit::Fit;
 use crate::installed::Installed;
 use crate::mistaken::Mistaken;
-use crate::object::{MAX_BYTES, ModuleRef, Object};
+use crate::object::{MAX_BYTES, ModuleRef, OPERATOR_ANNOTATION, Object};
 use crate::observed::Observed;
 use crate::report::{Delivery, ObjectState};
 use crate::settings::Settings;
@@ -133,6 +133,10 @@ pub fn wanted(
     wanted.keep(plan, observed, &module, path.as_deref());
     if let Some(path) = &path {
         wanted.keep_config_maps(cluster, observed, path);
+    }
+    for object in wanted.objects.values_mut() {
+        let operator = settings.operator.as_str();
+        object.value["metadata"]["annotations"][OPERATOR_ANNOTATION] = operator.into();
     }
     wanted
 }

@@ -10,9 +10,11 @@
 //!
 //! If the Secret is deleted, it is created again with another CA. If it changes, its new CA is
 //! adopted. The new CA is trusted for some minutes before it signs, and the old CA is trusted for
-//! as long afterwards.
+//! as long afterwards. A container that restarts meanwhile finds the old CA in its file. A new Pod
+//! trusts only the new one, so restarting the Deployment ends the trust in a stolen CA at once.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
@@ -106,7 +108,13 @@ impl OwnCertificate {
                 }
             };
             let authority = signer(&data).with_context(named)?;
-            self.trust(authority.cert()).with_context(named)?;
+            // After a restart during a change of the CA, the file has the former CA, which other
+            // replicas still trust and use. `adopt` removes it later.
+            let trusted = fs::read_to_string(&self.files.client_ca).unwrap_or_default();
+            if !trusted.contains(authority.cert()) {
+                self.trust(&(trusted + authority.cert()))
+                    .with_context(named)?;
+            }
             return self.sign(data).with_context(named);
         }
     }
@@ -141,8 +149,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs another certificate if the Secret no longer has the CA `authority`. `overlap` waits
-    /// for [`OVERLAP`].
+    /// Signs another certificate if the Secret no longer has the CA `authority`. Otherwise removes
+    /// the trust in former CAs. `overlap` waits for [`OVERLAP`].
     async fn adopt<W: Future<Output = ()>>(
         &self,
         authority: &Data,
@@ -150,6 +158,13 @@ impl OwnCertificate {
     ) -> anyhow::Result<Option<Signed>> {
         let data = self.authority().await?;
         if data == *authority {
+            let cert = signer(authority)?.cert().to_owned();
+            if fs::read_to_string(&self.files.client_ca).ok().as_ref() != Some(&cert) {
+                // This replica restarted during a change, or couldn't read the Secret at its end.
+                overlap().await;
+                overlap().await;
+                self.trust(&cert)?;
+            }
             return Ok(None);
         }
         // All replicas, proxies and the API server must trust both CAs before the first replica
@@ -249,7 +264,6 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::path::Path;
     use std::sync::{Arc, Mutex};
 
@@ -370,5 +384,34 @@ mod tests {
         let adopted = own.adopt(&renewed, restored).await.unwrap();
         assert!(adopted.is_none());
         assert_eq!(state(), before);
+    }
+
+    /// Other replicas present a certificate of the former CA and accept those of proxies.
+    #[tokio::test]
+    async fn a_restart_during_a_change_keeps_the_trust_in_the_former_ca() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Arc::new(Mutex::new(None));
+        let own = own_certificate(server(Arc::clone(&secret)), folder.path());
+        let trusted = || fs::read_to_string(&own.files.client_ca).unwrap();
+        own.issue().await.unwrap();
+        let old = trusted();
+        secret.lock().unwrap().take();
+        let issued = own.issue().await.unwrap().authority;
+        let new = String::from_utf8(issued["tls.crt"].0.clone()).unwrap();
+        assert_eq!(trusted(), old.clone() + &new);
+        own.issue().await.unwrap();
+        assert_eq!(trusted(), old.clone() + &new);
+
+        let states = Mutex::new(Vec::new());
+        let overlap = || {
+            states.lock().unwrap().push(trusted());
+            std::future::ready(())
+        };
+        for _ in 0..2 {
+            assert!(own.adopt(&issued, &overlap).await.unwrap().is_none());
+            assert_eq!(trusted(), new);
+        }
+        let both = old + &new;
+        assert_eq!(states.into_inner().unwrap(), [both.clone(), both]);
     }
 }

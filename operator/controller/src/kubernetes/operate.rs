@@ -168,9 +168,10 @@ impl Operator {
         let namespace = args.namespace().unwrap_or(default_namespace);
         let identity = args.pod_name.filter(|name| !name.is_empty());
         let identity = identity.unwrap_or_else(|| format!("headgate-{:08x}", random() >> 32));
+        let lease = ObjectKey::new(namespace.clone(), args.lease);
         let deliver = Settings {
             watch_namespaces: args.watch_namespaces.clone(),
-            ..Settings::new(args.deliver, &namespace)?
+            ..Settings::new(args.deliver, &lease)?
         };
         let namespaces = match &args.namespace_selector {
             // Objects are delivered and removed in all namespaces, because a namespace that has
@@ -193,7 +194,7 @@ impl Operator {
         );
         let (candidate, leadership, outage) = Candidate::new(
             client.clone(),
-            ObjectKey::new(namespace.clone(), args.lease),
+            lease,
             identity.clone(),
             args.election,
             metrics.clone(),

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::object::OPERATOR_ANNOTATION;
 use crate::observed::Source;
 use crate::tests::{Example, SHA256, installed, settings};
 use crate::watch::Seen;
@@ -38,7 +39,8 @@ fn applied(wanted: &Wanted) -> Observed {
 fn listed() -> (PlannedCluster, Observed) {
     let example = example();
     let before = applied(&wish(&example));
-    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
+    let objects = before.objects();
+    let objects = objects.map(|(_, k, v)| (k.clone(), Some(v.clone())));
     let mut observed = Observed::new(&[PLUGINS]);
     observed.see((PLUGINS, Seen::All(objects.collect())));
     let view = PlannedCluster {
@@ -66,6 +68,21 @@ fn an_object_that_no_policy_needs_is_deleted() {
     let observed = applied(&wish(&example()));
     let steps = steps(&Wanted::default(), &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
+}
+
+/// Operators before 0.2 wrote no names of operators.
+#[test]
+fn an_object_of_an_older_operator_is_adopted() {
+    let wanted = wish(&example());
+    let mut observed = applied(&wanted);
+    let (adapter, name) = key(&wanted);
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    let annotations = value["metadata"]["annotations"].as_object_mut().unwrap();
+    let own = annotations.remove(OPERATOR_ANNOTATION);
+    assert_eq!(own, Some(json!("headgate-system/headgate")));
+    observed.wrote(adapter, name, value);
+    let adopts = steps(&wanted, &observed);
+    assert_eq!((adopts.apply.len(), adopts.delete.len()), (1, 0));
 }
 
 /// One kind of Istio takes the place of the other, so both must be known.
@@ -119,7 +136,8 @@ async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() 
     assert_eq!(objects.len(), 2);
     objects[0].1["metadata"]["annotations"][SERVED_ANNOTATION] = json!("9999");
     let mut observed = Observed::new(&[PLUGINS]);
-    observed.see((PLUGINS, Seen::All(objects)));
+    let objects = objects.into_iter().map(|(k, v)| (k, Some(v)));
+    observed.see((PLUGINS, Seen::All(objects.collect())));
     let said = |observed: &Observed| -> Vec<Value> {
         let told = |value: &Value| value["metadata"]["annotations"][SERVED_ANNOTATION].clone();
         observed.objects().map(|(.., value)| told(value)).collect()

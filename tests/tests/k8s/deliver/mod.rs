@@ -320,6 +320,17 @@ async fn an_object_that_headgate_does_not_manage_is_not_changed() -> Result<()> 
     stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
     stage.programmed("p", true, "ConfigMap").await?;
     stage.wait_for("configmaps", "ours", |_| true)?;
+
+    // Neither does it change an object of another release.
+    for (change, is_programmed, said) in [
+        ("=other/headgate", false, "operator other/headgate"),
+        ("-", true, "ConfigMap"),
+    ] {
+        let annotation = format!("headgate.dev/operator{change}");
+        let of = ["annotate", "--overwrite", "configmap"];
+        stage.kubectl(&[&of[..], &["headgate-service-search", &annotation]].concat())?;
+        stage.programmed("p", is_programmed, said).await?;
+    }
     Ok(())
 }
 

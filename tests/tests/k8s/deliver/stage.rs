@@ -109,6 +109,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         istio: true,
         envoy_gateway: true,
         config_map_module: Some(config_map_module),
+        operator: "headgate-system/headgate".to_owned(),
         watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,

@@ -16,7 +16,8 @@ fn settings() -> Settings {
         #[command(flatten)]
         args: DeliverArgs,
     }
-    Settings::new(Line::parse_from(["x"]).args, "headgate-system").unwrap()
+    let lease = ObjectKey::new("headgate-system", "headgate");
+    Settings::new(Line::parse_from(["x"]).args, &lease).unwrap()
 }
 
 fn installed() -> Installed {
