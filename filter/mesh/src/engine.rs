@@ -259,8 +259,8 @@ fn name(
     };
     match source {
         WorkflowSource::Baggage { key } => request
-            .header(wire::BAGGAGE)
-            .and_then(|baggage| wire::member(baggage, key.as_bytes()))
+            .values(wire::BAGGAGE)
+            .find_map(|baggage| wire::member(baggage, key.as_bytes()))
             .is_some_and(|value| wire::parse_name(value, out)),
         WorkflowSource::Header { name } if name.starts_with(OURS) => {
             let value = request.header(name).filter(|_| trusted);

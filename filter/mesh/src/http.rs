@@ -13,7 +13,7 @@ use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::{Refusal, Ticket};
 use headgate_core::host::Host;
 use headgate_core::http::{
-    BY_RATE, BesideHttp, Headers, Property, REFUSED, Standing, Stream, answer, header,
+    BY_RATE, BesideHttp, Headers, Property, REFUSED, Standing, Stream, answer, header, values,
 };
 use headgate_core::stage::Outcome;
 use headgate_strategies::host::HostError;
@@ -161,9 +161,10 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
         Some(ResourceReport::Orca { metric }) => stream
             .response_header(resource::ORCA)
             .map(|value| value.and_then(|value| resource::orca(&value, metric))),
-        Some(ResourceReport::ServerTiming { metric }) => stream
-            .response_header(resource::SERVER_TIMING)
-            .map(|value| value.and_then(|value| resource::server_timing(&value, metric))),
+        Some(ResourceReport::ServerTiming { metric }) => stream.response_headers().map(|all| {
+            values(&all, resource::SERVER_TIMING)
+                .find_map(|value| resource::server_timing(value, metric))
+        }),
     };
     match used {
         Ok(Some(amount)) => engine::resource_used(filter.parts().1, ticket, amount),

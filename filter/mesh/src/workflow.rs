@@ -14,7 +14,8 @@
 //! baggage follows the recommendation's grammar (§3.2.1). It is a list of members
 //! `key=value;properties`, with optional white space around every delimiter, and percent-encoded
 //! values. Its limits (§3.3.2) are 8,192 bytes and 64 members. A longer baggage names no workflow,
-//! and members beyond the 64th are ignored. A member without `=` hides the members after it.
+//! and members beyond the 64th are ignored. A member without `=` hides the members after it. A
+//! request may have several `baggage` headers (RFC 9110 §5.3). These rules hold for each of them.
 //!
 //! Names are trusted. An edge proxy must remove the names that unknown clients send. The engine's
 //! directory of names assigns each name its flow of a fair queue (`engine::flows`).
@@ -37,14 +38,14 @@ pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     out.clear();
     if let Some(name) = request.header(HEADER) {
         out.extend(Decoded(name.trim_ascii()));
-    } else if let Some(value) = request.header(BAGGAGE).and_then(|b| member(b, KEY)) {
+    } else if let Some(value) = request.values(BAGGAGE).find_map(|b| member(b, KEY)) {
         out.extend(Decoded(value));
     }
     !out.is_empty()
 }
 
-/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded. Returns
-/// `None` if the baggage is invalid or has no such member.
+/// Returns the value of the first member `key` of a `baggage` header, still percent-encoded.
+/// Returns `None` if the header is invalid or has no such member.
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
         return None;
@@ -136,6 +137,12 @@ mod tests {
             ("x-headgate-workflow", " checkout "),
         ];
         assert_eq!(of(&headers), some("checkout"));
+    }
+
+    #[test]
+    fn any_of_several_baggage_headers_names_it() {
+        let headers = ["user=4711", "nonsense", "workflow=a", "workflow=b"];
+        assert_eq!(of(&headers.map(|value| ("baggage", value))), some("a"));
     }
 
     #[test]

@@ -93,10 +93,13 @@ impl RequestView for ExplainArgs {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, value)| value.as_bytes())
+        let found = self.headers.iter().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_bytes())
+    }
+
+    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+        let named = self.headers.iter().filter(move |(n, _)| n == name);
+        named.map(|(_, value)| value.as_bytes())
     }
 
     fn route_name(&self) -> Option<&[u8]> {

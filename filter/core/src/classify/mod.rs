@@ -42,6 +42,10 @@ pub trait RequestView {
     fn method(&self) -> Option<&[u8]>;
     /// Returns a request header by its lower case name. `host` is `:authority` in HTTP/2.
     fn header(&self, name: &str) -> Option<&[u8]>;
+    /// Yields the values of a request header that may have several lines, such as a list.
+    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+        self.header(name).into_iter()
+    }
     /// Returns the name of the Envoy route that was selected. It is read last, when all other
     /// conditions hold.
     fn route_name(&self) -> Option<&[u8]>;

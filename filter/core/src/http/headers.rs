@@ -141,13 +141,6 @@ impl<'a, S: Stream> Headers<'a, S> {
     fn property(&self, property: Property<'_>) -> Option<Vec<u8>> {
         self.stream.property(property).unwrap_or_default()
     }
-
-    /// Yields all values of a header.
-    pub fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
-        pairs(&self.bytes)
-            .filter(move |(n, _)| &self.bytes[n.clone()] == name.as_bytes())
-            .map(|(_, value)| &self.bytes[value])
-    }
 }
 
 impl<S: Stream> RequestView for Headers<'_, S> {
@@ -175,6 +168,10 @@ impl<S: Stream> RequestView for Headers<'_, S> {
         header(&self.bytes, name)
     }
 
+    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+        values(&self.bytes, name)
+    }
+
     fn route_name(&self) -> Option<&[u8]> {
         let read = || self.property(Property::RouteName);
         self.route_name.get_or_init(read).as_deref()
@@ -195,12 +192,17 @@ impl<S: Stream> RequestView for Headers<'_, S> {
     }
 }
 
-/// Returns the first value of a header in serialized headers, by its lower case name. Headers that
-/// can't be read count as absent.
-pub fn header<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+/// Yields the values of a header in serialized headers, by its lower case name. Headers that can't
+/// be read count as absent.
+pub fn values<'a>(bytes: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> {
     pairs(bytes)
-        .find(|(n, _)| &bytes[n.clone()] == name.as_bytes())
-        .map(|(_, value)| &bytes[value])
+        .filter(move |(n, _)| &bytes[n.clone()] == name.as_bytes())
+        .map(move |(_, value)| &bytes[value])
+}
+
+/// Returns the first of the [`values`] of a header.
+pub fn header<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    values(bytes, name).next()
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<usize> {

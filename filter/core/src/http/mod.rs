@@ -26,7 +26,7 @@ mod tests;
 mod tokens;
 
 pub use filter::Filter;
-pub use headers::{Headers, header, serialize};
+pub use headers::{Headers, header, serialize, values};
 pub use inbound::Inbound;
 pub use listeners::Listeners;
 pub use reply::{BY_RATE, LocalReply, REFUSED};

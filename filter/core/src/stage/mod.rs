@@ -495,7 +495,9 @@ impl Stage {
     }
 
     /// Records the estimates of one in [`ESTIMATES`] admissions. More records would not make the
-    /// distribution better, and each record is a host call.
+    /// distribution better, and each record is a host call. `queue_wait` is the wait that the
+    /// request can expect, because estimates are compared with measurements. The decision may be
+    /// based on another wait ([`Sight::judged_wait`]).
     fn record_estimates(
         &mut self,
         host: &impl Host,

@@ -9,7 +9,7 @@ pub(crate) struct MemoryRequest {
     pub(crate) path: Option<Vec<u8>>,
     /// `:method`.
     pub(crate) method: Option<Vec<u8>>,
-    /// Headers by lower case name; the first of several counts.
+    /// Headers by lower case name.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     /// The name of the Envoy route.
     pub(crate) route: Option<Vec<u8>>,
@@ -51,6 +51,11 @@ impl RequestView for MemoryRequest {
     fn header(&self, name: &str) -> Option<&[u8]> {
         let found = self.headers.iter().find(|(n, _)| n == name);
         found.map(|(_, value)| value.as_slice())
+    }
+
+    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+        let named = self.headers.iter().filter(move |(n, _)| n == name);
+        named.map(|(_, value)| value.as_slice())
     }
 
     fn route_name(&self) -> Option<&[u8]> {

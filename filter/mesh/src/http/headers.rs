@@ -1,5 +1,6 @@
 //! The headers of requests that sidecars exchange.
 
+use headgate_core::classify::RequestView as _;
 use headgate_core::http::{Headers, Stream};
 
 use crate::workflows::{baggage, wire};
@@ -39,7 +40,6 @@ pub(super) fn token_in_baggage<'a>(headers: &'a Headers<'_, impl Stream>) -> Opt
 #[cfg(test)]
 mod tests {
     use crate::memory::MemoryStream;
-    use headgate_core::classify::RequestView;
 
     use super::*;
 

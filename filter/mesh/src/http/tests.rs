@@ -158,6 +158,30 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     assert!(!outbound.is_pending());
 }
 
+/// A proxy doesn't join the lines of a header.
+#[test]
+fn lists_are_read_from_all_lines_of_their_headers() {
+    let sharing = r#"{"type":"DominantResource","probe":10.0,"max_utilization":0.9,
+        "resource":{"capacity":100.0,"report":{"type":"ServerTiming","metric":"db"}}}"#;
+    let config = WORKFLOWS
+        .replace(r#"{"type":"StaticGuarantees"}"#, sharing)
+        .replace(
+            r#"{"type":"Header","name":"x-tenant"}"#,
+            r#"{"type":"Baggage","key":"workflow"}"#,
+        );
+    let mut proxy = Proxy::new(&stage(&config));
+    let mut request = proxy.forwarded(&[("baggage", "k=v"), ("baggage", "workflow=b")]);
+    let timings = [
+        ("server-timing", "cpu;dur=1"),
+        ("server-timing", "db;dur=50"),
+    ];
+    request.stream.response.borrow_mut().extend(pairs(&timings));
+    request.answered(&mut proxy.filter, "200", true);
+    // Of 100 units, 90% are shared, and a request uses 50.
+    let rate = proxy.stat("workflow.b.local_rate_mhz");
+    assert!((1_790..=1_810).contains(&rate), "{rate}");
+}
+
 #[test]
 fn at_a_gateway_a_request_is_its_own_call() {
     let config = stage(WORKFLOWS).replace(

@@ -15,6 +15,12 @@
 //! Averages over requests cover a *minimum number* of requests, of any age. Otherwise the calls per
 //! request of a rare workflow would vary widely. If a workflow has one request in two seconds, with
 //! hundreds of calls in the following intervals, they would vary between none and thousands.
+//!
+//! The mean time of an interval's requests counts as at most [`MOST`] times the average. Otherwise
+//! the end of a stream of a day, alone among ten requests, would raise the cost to hours. The rate
+//! would then be a request in minutes, and the average would fall by a tenth with each request. The
+//! average follows a lasting change of any size within some intervals, or some requests if these
+//! are rare.
 
 use std::time::Duration;
 
@@ -28,6 +34,10 @@ pub(crate) const DEMAND_INTERVALS: u32 = 5;
 pub(crate) const COST_INTERVALS: u32 = 10;
 /// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
+/// The maximum ratio of the mean time in an interval to the average.
+const MOST: f64 = 30.0;
+/// The average below which the maximum falls no further, s, so that an average of 0 can rise.
+const LEAST_TIME: f64 = 1e-3;
 
 /// Whether `x` can be a sum of measurements.
 pub(super) fn is_amount(x: f64) -> bool {
@@ -131,10 +141,13 @@ impl Estimates {
             average.add_requests(keep.cost, sum, count as f64)
         };
         requests(&mut self.resource, used, measured.reported);
-        let completion = measured.completion.as_secs_f64();
-        requests(&mut self.completion, completion, measured.answered);
-        let service = measured.service.as_secs_f64();
-        requests(&mut self.service, service, measured.completed)
+        let times = |average: &mut Quotient, sum: Duration, count: u64| {
+            let most = average.value(1.0).map(|mean| mean.max(LEAST_TIME) * MOST);
+            let most = most.map_or(f64::INFINITY, |most| most * count as f64);
+            requests(average, sum.as_secs_f64().min(most), count)
+        };
+        times(&mut self.completion, measured.completion, measured.answered);
+        times(&mut self.service, measured.service, measured.completed)
     }
 
     /// Returns λ, the arrival rate, requests/s.
@@ -208,6 +221,48 @@ mod tests {
         let short = Keep::new(INTERVAL, INTERVAL);
         assert!((long.demand - short.demand * short.demand).abs() < 1e-12);
         assert!((long.cost - short.cost * short.cost).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_stream_of_a_day_is_no_measure_of_the_next_requests() {
+        let keep = Keep::new(INTERVAL, INTERVAL);
+        for n in [1_u32, 100] {
+            let measured = |time: Duration| Measured {
+                completed: u64::from(n),
+                service: time * n,
+                answered: u64::from(n),
+                completion: time * n,
+                ..Measured::default()
+            };
+            let is_near = |estimates: &Estimates, time: f64, error: f64| {
+                let means = [estimates.cost(), estimates.completion()];
+                (means.into_iter().flatten()).all(|mean| (mean - time).abs() < error)
+            };
+            let mut estimates = Estimates::default();
+            let usual = measured(Duration::from_millis(20));
+            for _ in 0..50 {
+                estimates.add(keep, 0.1, &usual);
+            }
+            let day = Duration::from_secs(86_400);
+            let last = Measured {
+                service: usual.service + day,
+                completion: usual.completion + day,
+                ..usual
+            };
+            estimates.add(keep, 0.1, &last);
+            assert!(is_near(&estimates, 0.02, 0.08));
+            for _ in 0..100 {
+                estimates.add(keep, 0.1, &measured(Duration::from_secs(10)));
+            }
+            assert!(is_near(&estimates, 10.0, 0.1));
+            // Requests that take no time leave room for later changes.
+            for time in [Duration::ZERO, Duration::from_secs(10)] {
+                for _ in 0..1_000 {
+                    estimates.add(keep, 0.1, &measured(time));
+                }
+            }
+            assert!(is_near(&estimates, 10.0, 0.1));
+        }
     }
 
     #[test]

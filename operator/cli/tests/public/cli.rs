@@ -689,7 +689,9 @@ fn explain_says_how_a_workflow_was_found() {
     let found = |name: &str, by: &str| (name.to_owned(), by.to_owned());
     let baggage = [
         "-H",
-        "baggage: user=1, workflow=check%20out;p",
+        "baggage: user=1",
+        "-H",
+        "baggage: k=v, workflow=check%20out;p",
         "-H",
         "x-tenant: acme",
     ];
