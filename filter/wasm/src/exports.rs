@@ -2,7 +2,7 @@
 //! and no others.
 //!
 //! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
-//! costs more than the work of most callbacks. A callback for logs, and a second callback for the
+//! costs more than the work of most callbacks. A callback for logs and a second callback for the
 //! end of a stream would be two useless entries for each request. So the only entries for a request
 //! are those for its context, its headers, each part of its body, its trailers, the response's
 //! headers, each part of the response's body, the response's trailers, and its end.

@@ -261,7 +261,7 @@ impl Stage {
         }
     }
 
-    /// Records that the proxy has the whole body of a request.
+    /// Records that the proxy has received the whole body of a request.
     pub fn sent(&mut self, ticket: Ticket, now: Instant) {
         if let Some(request) = self.requests.of_mut(ticket)
             && request.sent.replace(now).is_none()

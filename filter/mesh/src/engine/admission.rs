@@ -7,7 +7,7 @@
 //! a downgraded call to the called process. So the called process must trust this process.
 //!
 //! ```text
-//! ℓ = time from the call to the begin of its answer − time in the slot of the called process
+//! ℓ = time from the call to the start of its answer − time in the slot of the called process
 //! ```
 //!
 //! A class's target excludes the service time, so an answer that doesn't report its service time is

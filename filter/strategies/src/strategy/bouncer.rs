@@ -1,5 +1,4 @@
-//! Bouncer, which refuses each request that would miss its objective, at its arrival (Bouncer §3,
-//! Alg. 1).
+//! Bouncer refuses each request that would miss its objective, at its arrival (Bouncer §3, Alg. 1).
 //!
 //! The estimated response time at each of the type's percentiles is the mean queue wait plus the
 //! processing time at that percentile (Eq. 3 and 4, for any set of percentiles):

@@ -1,4 +1,4 @@
-//! Value cut, which under overload refuses the requests that are worth least per unit of slot time.
+//! The value cut refuses, under overload, the requests that are worth least per unit of slot time.
 //!
 //! **The problem.** Bouncer (Alg. 1) refuses the request that would miss its own objective. If all
 //! types share one objective, as in the paper, that is a request of the expensive type, and the
@@ -269,8 +269,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether P is unlimited, because the right number of slots is not known.
     is_open: bool,
-    /// The number of slots that types other than broken ones demand, at most `slots`. At least this
-    /// many slots are effective.
+    /// The number of slots that unrestricted types demand, at most `slots`. At least this many
+    /// slots do work, whereas a P that was found automatically may be too high.
     working: f64,
     /// The number of slots that admitted requests of all types use on average.
     used: f64,

@@ -1,4 +1,4 @@
-//! Delivery, the yield of a type's slots, by which a type is found to be broken.
+//! Delivery: the yield of a type's slots, by which broken types are found.
 //!
 //! **The problem.** A route that hangs is the most common overload. If 2% of the requests are never
 //! answered, they hold every slot until the route's timeout. They yield no service times, so by its
