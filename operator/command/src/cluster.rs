@@ -237,7 +237,7 @@ impl Cluster {
         let parameters = PostParams::default();
         let made = accounts.create_token_request(name, &parameters, &request);
         let token = answered(made).await?.status.and_then(|status| status.token);
-        token.context("the API server issued no token")
+        token.context("the API server's response to the TokenRequest has no token")
     }
 
     async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {

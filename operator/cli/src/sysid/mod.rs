@@ -140,7 +140,7 @@ pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let plant = match (&args.model, &identified) {
         (Some(model), _) => model.clone(),
         (None, Some(found)) => found.chosen.plant.clone(),
-        (None, None) => bail!("neither a trace nor --model"),
+        (None, None) => bail!("give a trace file or --model"),
     };
     let period = identified
         .as_ref()
