@@ -216,7 +216,7 @@ impl Algorithm {
         })
     }
 
-    /// Returns the number of channels for which it has memory.
+    /// Returns the number of channels for which memory is allocated.
     fn capacity(&self) -> usize {
         match self {
             // One count for each class.

@@ -19,9 +19,9 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// The results of callbacks for headers (`FilterHeadersStatus`). With the first the request
-/// continues, and with the second it is held.
+/// The result of a callback for headers (`FilterHeadersStatus`) that continues the request.
 const CONTINUE: u32 = 0;
+/// The result of a callback for headers (`FilterHeadersStatus`) that holds the request.
 const PAUSE: u32 = 1;
 
 /// Starts the module. Envoy calls this function once in each VM, before all others.

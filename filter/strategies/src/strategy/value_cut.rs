@@ -183,9 +183,9 @@ const UNUSUAL: f64 = 2.0;
 const UNKNOWN: f64 = 1e-6;
 /// The time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
-/// The number of standard deviations by which the slots that a type uses may exceed their mean, and
-/// the number by which the slots that other types need may exceed their mean.
+/// The number of standard deviations by which the slots that a type uses exceed their mean at most.
 const BY_CHANCE: f64 = 4.0;
+/// The number of standard deviations by which the slots of other types exceed their mean at most.
 const NEEDED: f64 = 2.0;
 
 /// The state of a type on one worker.
@@ -471,7 +471,7 @@ impl ValueCut {
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 
-    /// Adds what is known of a request of `kind` that counts as `weight` requests.
+    /// Adds an observation of a request of `kind` that counts as `weight` requests.
     fn observe(&mut self, kind: TypeId, weight: u32, of: impl FnOnce(&mut Sums)) {
         let mut sums = Sums::default();
         of(&mut sums);

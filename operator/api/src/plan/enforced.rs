@@ -125,8 +125,7 @@ impl Enforced {
     }
 }
 
-/// The attachments of one policy at one proxy, of which there is at least one. The attachments make
-/// one stage.
+/// The attachments of one policy at one proxy, at least one. Together they make one stage.
 struct Part<'a> {
     attachments: Vec<&'a Attachment>,
     /// The routes of these attachments, see [`add_routes`].

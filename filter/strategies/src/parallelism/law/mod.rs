@@ -31,8 +31,9 @@ const REACH_AT_FIRST: f64 = 0.3;
 const FEW: f64 = 12.0;
 /// The fraction of the throughput that time below the knee may cost.
 const LOSS: f64 = 0.03;
-/// The age up to which blocks count, ns, and the least and largest number of blocks that count.
+/// The age up to which blocks count, ns.
 const MEMORY: f64 = 6e9;
+/// The least and the largest number of blocks that count.
 const BLOCKS: (f64, f64) = (24.0, 60.0);
 /// The value of S above which there are too many slots.
 const STRETCHED: f64 = 1.5;

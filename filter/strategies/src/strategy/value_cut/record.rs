@@ -8,9 +8,9 @@ use super::delivery::{Delivery, Held};
 const STEP: f64 = 0.1 - 1e-6;
 /// The time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
-/// The time constant of arrival rates after a significant change, s, and the least such change,
-/// standard errors.
+/// The time constant of arrival rates after a significant change, s.
 const QUICK_TIME: f64 = 0.1;
+/// The least change of arrival rates that is significant, standard errors.
 const SIGNIFICANT: f64 = 3.0;
 /// The arrival rate below which a cell has no traffic, slots. An average would never reach 0, and a
 /// type without traffic needs no slots. One request of 3 ms counts for 15 s.
