@@ -83,8 +83,9 @@ struct World {
     hosts: usize,
     classes: usize,
     call_bytes: u32,
-    /// The number of packets of a call, and the size of the last packet, bytes.
+    /// The number of packets of a call.
     packets: u32,
+    /// The size of a call's last packet, bytes.
     last_bytes: u32,
     traffic: Traffic,
     admission: Admission,

@@ -196,8 +196,9 @@ pub struct Auto {
     /// The wall-clock offset at the last look.
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// The mean service time over all requests, and the mean of their types' means, s.
+    /// The mean service time over all requests, s.
     mean: f64,
+    /// The mean over all requests of their types' mean service times, s.
     mean_of_means: f64,
     law: Law,
     candidate: Law,

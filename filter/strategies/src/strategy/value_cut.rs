@@ -304,9 +304,10 @@ pub struct ValueCut {
 struct Presence {
     /// The outcomes that are not in the record yet.
     fresh: Sums,
-    /// The numbers of requests that wait or run on this worker and on other workers. The latter are
-    /// counted only while the type is broken.
+    /// The number of requests that wait or run on this worker.
     here: u32,
+    /// The number of requests that wait or run on other workers. They are counted only while the
+    /// type is broken.
     elsewhere: u32,
     /// The time at which the last probe was admitted.
     entered: Instant,

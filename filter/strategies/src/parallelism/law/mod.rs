@@ -159,16 +159,18 @@ pub struct Law {
     /// The number of answers so far.
     answers: f64,
     /// The slot time that refused requests would have taken since the law last decided whether to
-    /// open, s. It is used only while P is limited, as is the next field.
+    /// open, s. It is used only while P is limited.
     shed: f64,
-    /// The time at which the slots in use were last read.
+    /// The time at which the slots in use were last read. It is used only while P is limited.
     looked: Instant,
-    /// The time at which the law opened, and the time for which it was open before it closed, s.
+    /// The time at which the law opened.
     opened: Instant,
+    /// The time for which the law was open before it closed, s.
     lasted: f64,
-    /// A sum, and the time that the sum covers, s. While the law is open, it is Σ of the references
-    /// of requests that ended. Otherwise it is slots in use × time.
+    /// While the law is open, a decaying Σ of the references of requests that ended, s. Otherwise Σ
+    /// of slots in use × time, s.
     work: f64,
+    /// The time that `work` covers, s.
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
@@ -191,8 +193,9 @@ pub struct Law {
     /// schedule.
     #[serde(with = "as_nanos")]
     offset: Duration,
-    /// The number of the current block, and the time at which it began.
+    /// The number of the current block.
     block: u64,
+    /// The time at which the current block began.
     block_began: Instant,
     /// The start of the measurements in `times`.
     watched_since: Instant,
@@ -200,12 +203,14 @@ pub struct Law {
     rebased: u32,
     /// The sum of ln of the factors by which the references were multiplied.
     ln_scale: f64,
-    /// The number of requests per ns, and the count for the next value.
+    /// The number of requests per ns.
     rate: f64,
+    /// The number of requests since `counted_since`, from which the next `rate` follows.
     counted: f64,
     counted_since: Instant,
-    /// The numbers of requests that ended and that were refused in this block.
+    /// The number of requests that ended in this block.
     ended: f64,
+    /// The number of requests that were refused in this block.
     refused: f64,
     /// S, the factor by which service times are stretched.
     stretch: f64,

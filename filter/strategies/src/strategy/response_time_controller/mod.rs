@@ -61,10 +61,11 @@ pub(super) struct ResponseTimeController {
     classes: usize,
     /// A number that identifies the types and classes to which the record belongs.
     fingerprint: u64,
-    /// The targets by type, then by class, s. The next two fields have the same order.
+    /// The targets by type, then by class, s.
     targets: Vec<f64>,
+    /// This worker's parts of the controllers, in the order of `targets`.
     parts: Vec<Part>,
-    /// The controllers when the record was last read.
+    /// The controllers when the record was last read, in the order of `targets`.
     controllers: Vec<Controller>,
     /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,

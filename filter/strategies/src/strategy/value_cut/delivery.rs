@@ -168,8 +168,9 @@ pub(super) struct Delivery {
     stuck: f64,
     /// The number of silent requests since the last answer.
     silent: f64,
-    /// The least slot time of recent answers, s, and the time of the last answer, s.
+    /// The least slot time of recent answers, s.
     fastest: Option<f64>,
+    /// The time of the last answer, s.
     answered: f64,
     /// The part of the outcomes that the histogram omits, ratio.
     unmeasured: f64,
