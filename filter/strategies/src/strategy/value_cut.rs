@@ -318,7 +318,7 @@ struct Presence {
 pub struct End {
     /// The time from the slot to the backend's answer, or `None` without an answer.
     pub answered: Option<Duration>,
-    /// Whether the answer was no error, and in time for the last objective.
+    /// Whether the backend answered without an error, and in time for the last objective.
     pub delivered: bool,
     /// Whether the request took longer than the last objective.
     pub late: bool,

@@ -5,7 +5,7 @@
 //! mean service time such a type looks as cheap as before.
 //!
 //! **Outcomes.** Every end of a request shows whether its slot delivered. It delivered if the
-//! answer is no error and came within the type's last objective. Only the time in the backend
+//! answer isn't an error and came within the type's last objective. Only the time in the backend
 //! counts, not the wait for a slot, which the stage itself controls. A request that is still in the
 //! backend after the last objective has failed to deliver, and counts at once. Its timeout may be
 //! far away, or it may have none. Until the first outcome of a type without a known slot time, the
