@@ -186,7 +186,7 @@ fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> Condition {
         return refused(
             "Conflicted",
             format!(
-                "policy {} applies to {}, because it is older",
+                "the older policy {} applies to {}",
                 lost.winner, lost.target
             ),
         );
