@@ -70,7 +70,7 @@ pub async fn serve(
             if pace.is_due() {
                 warn!(
                     %peer,
-                    "the {name} address has reached its limit of connections, so it closes this one"
+                    "the {name} address closes this connection: too many in all or from this client"
                 );
             }
             continue;
