@@ -52,7 +52,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
-    /// Returns the number of channels for which it has memory.
+    /// Returns the number of channels for which memory is allocated.
     pub(crate) fn capacity(&self) -> usize {
         self.below_one.capacity()
     }

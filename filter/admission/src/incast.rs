@@ -78,7 +78,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         })
     }
 
-    /// Returns the number of channels for which it has memory.
+    /// Returns the number of channels for which memory is allocated.
     pub(crate) fn capacity(&self) -> usize {
         self.channels.capacity()
     }

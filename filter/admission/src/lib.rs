@@ -1,6 +1,6 @@
-//! Class admission, with which a sender runs a call in a lower class when the class that the call
-//! requests misses its target. It consists of the law of admit probabilities, the methods that
-//! decide, and the server that decides for all senders. The filter's side is in `headgate-mesh`.
+//! Class admission: a sender runs a call in a lower class if the class that the call requests
+//! misses its target. This crate has the law of admit probabilities, the methods that decide, and
+//! the server that decides for all senders. The filter's side is in `headgate-mesh`.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
 //! classes above the lowest stay within their shares. No queue enforces this condition, because

@@ -72,8 +72,8 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         self.old.remove(&key);
     }
 
-    /// Returns the number of entries for which the map has memory, which it keeps when entries are
-    /// removed.
+    /// Returns the number of entries for which memory is allocated. The map keeps its memory when
+    /// entries are removed.
     pub(crate) fn capacity(&self) -> usize {
         self.young.capacity() + self.old.capacity()
     }

@@ -1,5 +1,5 @@
-//! The server of centralized class admission. It has a state for each service, which reports
-//! change.
+//! The server of centralized class admission. It has a state for each service, which is updated by
+//! reports.
 //!
 //! ```text
 //! report of process s on service d          d's state changes by its method: Misses or Incast
@@ -216,7 +216,7 @@ impl Algorithm {
         })
     }
 
-    /// Returns the number of channels for which it has memory.
+    /// Returns the number of channels for which memory is allocated.
     fn capacity(&self) -> usize {
         match self {
             // One count for each class.

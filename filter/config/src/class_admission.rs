@@ -1,5 +1,5 @@
-//! The types of the configuration of class admission (Aequitas), trusted peers and the targets of
-//! services, with their checks.
+//! The configuration of class admission (Aequitas): trusted peers and the targets of services, with
+//! its checks.
 
 use std::ops::RangeInclusive;
 
@@ -100,7 +100,7 @@ impl ServiceAdmissionConfig {
 }
 
 impl ClassAdmissionConfig {
-    /// Checks the settings at `at`, of a stage with so many classes.
+    /// Checks the settings at `at`, of a stage with this many classes.
     pub(super) fn check(&self, classes: usize, at: &Place) -> Checked {
         at.ensure("receives", !self.receives || classes >= 2, || {
             format!("true with {classes} classes; false, or 2 classes or more")

@@ -1,4 +1,4 @@
-//! The types of the filter's configuration: conditions on requests. Policies have the same types.
+//! The configuration of conditions on requests. Policies use the same Rust types.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The types of the filter's configuration: the queue and its order, with their checks.
+//! The configuration of the queue and its order, with its checks.
 
 use std::collections::BTreeMap;
 

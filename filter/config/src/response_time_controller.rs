@@ -123,7 +123,7 @@ pub struct DegradationConfig {
 }
 
 impl ResponseTimeControllerConfig {
-    /// Checks the settings at `at`, of a stage with so many types and classes.
+    /// Checks the settings at `at`, of a stage with this many types and classes.
     pub(crate) fn check(&self, at: &Place, types: usize, classes: usize) -> Checked {
         let rows = match self.scope {
             ControlScope::Type => types,

@@ -1,4 +1,4 @@
-//! The types of the filter's configuration: the configuration of a workload, and its stages.
+//! The configuration of a workload, and of its stages.
 //!
 //! The checks of [`FilterConfig::from_json`] protect the data path from any configuration. Each is
 //! beside the type whose values it checks. The operator explains users' mistakes earlier, in terms

@@ -1,4 +1,4 @@
-//! The types of the filter's configuration: admission strategies, with their checks.
+//! The configuration of admission strategies, with its checks.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ impl StrategyConfig {
         *self == known
     }
 
-    /// Checks the strategy at `at`, of a stage with these types and so many classes.
+    /// Checks the strategy at `at`, of a stage with these types and this many classes.
     pub(crate) fn check(&self, at: &Place, types: &[TypeConfig], classes: usize) -> Checked {
         match self {
             Self::Bouncer { capacity, .. } => {

@@ -1,5 +1,4 @@
-//! The types of the filter's configuration: the parts of a stage, such as its query types, with
-//! their checks.
+//! The configuration of the parts of a stage, such as its query types, with its checks.
 
 use std::ops::RangeInclusive;
 
@@ -99,7 +98,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Measure {
-    // The end of its headers, body or trailers, whichever comes last.
+    // The end of the headers, body or trailers, whichever comes last.
     /// The last byte of the response.
     #[default]
     LastByte,

@@ -1,5 +1,4 @@
-//! The types of the configuration of workflows (Wisp), workflow ids, rates, and trusted peers, with
-//! their checks.
+//! The configuration of workflows (Wisp): their ids and rates, and trusted peers, with its checks.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

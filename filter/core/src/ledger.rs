@@ -38,8 +38,8 @@ const WORK_BITS: u32 = 44;
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// The smallest stored length that means a negative length. A length is negative if an audit
-/// corrected too much, until the next audit.
+/// The smallest stored length that represents a negative length. If an audit corrects too much, the
+/// length is negative until the next audit.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 

@@ -93,7 +93,8 @@ pub struct Request {
     pub(crate) counts: Counts,
     /// The request's phase.
     pub phase: Phase,
-    /// The time at which the proxy had the whole request. `None` while its body still arrives.
+    /// The time at which the proxy had received the whole request. `None` while its body still
+    /// arrives.
     pub(crate) sent: Option<Instant>,
     /// Whether the request has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! missing   2²⁰ · (1 − p): a number that was never written is p = 1
-//! since     begin of the window, µs
+//! since     start of the window, µs
 //! ```
 //!
 //! A record with compare-and-swap would be exact. But each call would read the record and each miss

@@ -282,7 +282,7 @@ fn name(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
     call: Option<(PolicyId, Call)>,
-    /// [`Outbound::generation`] at the call's begin, to which the next fields belong.
+    /// [`Outbound::generation`] when the call began. The next fields belong to it.
     generation: u32,
     /// The class admission of the call.
     admitted: Option<Admitted>,

@@ -1,5 +1,4 @@
-//! Smoothing, with which a client whose requests are refused delays its next requests (Chronos
-//! §3.2).
+//! Smoothing: a client whose requests are refused delays its next requests (Chronos §3.2).
 //!
 //! Before its next request, a client that received the rejection rate p draws x from \[0, 1). If x
 //! < p, the client delays the request by a time drawn uniformly from \[t_a, t_b\]. If the time

@@ -28,8 +28,9 @@ pub const HEADER: &str = "x-headgate-workflow";
 pub const BAGGAGE: &str = "baggage";
 /// The workflow's key in the baggage.
 const KEY: &[u8] = b"workflow";
-/// The limits of W3C Baggage §3.3.2.
+/// The maximum length of a baggage (W3C Baggage §3.3.2).
 pub(crate) const MAX_BYTES: usize = 8192;
+/// The maximum number of members of a baggage (W3C Baggage §3.3.2).
 pub(crate) const MAX_MEMBERS: usize = 64;
 
 /// Writes the name of the workflow of `request` to `out`. Returns false if `request` names no

@@ -218,7 +218,8 @@ impl Counts {
                 free.push(at);
             }
         }
-        // These belong to the removed metrics, not to the next metrics with the numbers.
+        // These changes and values belong to the removed metrics, not to later metrics that reuse
+        // their numbers.
         let Cells {
             all,
             changed,

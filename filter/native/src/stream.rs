@@ -149,13 +149,14 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
-/// The names of a span's tags. They are the request's type, the decision, the reason for a refusal,
-/// and the time for which the request was held, ms.
+/// The span tag with the request's type.
 const TYPE: &str = "headgate.type";
+/// The span tag with the decision, [`ADMITTED`] or [`REFUSED`].
 const DECISION: &str = "headgate.decision";
+/// The span tag with the reason for a refusal.
 const REASON: &str = "headgate.reason";
+/// The span tag with the time for which the request was held, ms.
 const QUEUE_WAIT: &str = "headgate.queue_wait_ms";
-/// The values of [`DECISION`].
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
 

@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 
-/// Queues of events by delay, ordered by `K`: the time of an event, or its time and a number.
+/// Queues of events by delay. `K` is the key by which events are ordered: an event's time, or its
+/// time and a number.
 #[derive(Debug, Clone)]
 pub(crate) struct Lanes<K, E> {
-    /// The order of a lane without events.
+    /// The key of an empty lane, larger than the key of any event.
     never: K,
-    /// The order of each lane's first event. In a list of their own, those of all lanes are in one
+    /// The key of each lane's first event. In a list of their own, the keys of all lanes are in one
     /// cache line.
     firsts: Vec<K>,
     lanes: Vec<Lane<K, E>>,
@@ -24,7 +25,7 @@ struct Lane<K, E> {
 }
 
 impl<K: Ord + Copy, E> Lanes<K, E> {
-    /// Creates queues without events. `never` is larger than the order of any event.
+    /// Creates queues without events. `never` must be larger than the key of any event.
     pub(crate) fn new(never: K) -> Self {
         Self {
             never,
@@ -49,8 +50,8 @@ impl<K: Ord + Copy, E> Lanes<K, E> {
         self.lanes[lane].events.push_back((at, event));
     }
 
-    /// Returns the next event and its order. The sequence of events with the same order is
-    /// arbitrary, but the same in every run.
+    /// Returns the next event and its key. The sequence of events with the same key is arbitrary,
+    /// but the same in every run.
     pub(crate) fn next(&mut self) -> Option<(K, E)> {
         let lane = (0..self.lanes.len()).min_by_key(|lane| self.firsts[*lane])?;
         let events = &mut self.lanes[lane].events;
@@ -59,7 +60,7 @@ impl<K: Ord + Copy, E> Lanes<K, E> {
         next
     }
 
-    /// Returns the order of the next event; `never` without events.
+    /// Returns the key of the next event; `never` without events.
     pub(crate) fn peek(&self) -> K {
         self.firsts.iter().copied().min().unwrap_or(self.never)
     }

@@ -8,11 +8,12 @@ use crate::source::{Answer, Ending, Request, Source};
 /// enough that reports take no noticeable time.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// A source with progress reports and timelines. It passes on only answers.
+/// A source with progress reports and timelines. Of the stage's reports, it forwards only answers
+/// to the inner source.
 pub(crate) struct Observed<'a> {
     source: Box<dyn Source + 'a>,
     progress: &'a dyn Progress,
-    untold: u64,
+    unreported: u64,
     timelines: [Option<Timeline>; 2],
 }
 
@@ -26,7 +27,7 @@ impl<'a> Observed<'a> {
         Self {
             source,
             progress,
-            untold: 0,
+            unreported: 0,
             timelines,
         }
     }
@@ -43,10 +44,10 @@ impl Source for Observed<'_> {
     }
 
     fn take(&mut self) -> Option<Request> {
-        self.untold += 1;
-        if self.untold == REPORT_EVERY {
-            self.progress.done(self.untold);
-            self.untold = 0;
+        self.unreported += 1;
+        if self.unreported == REPORT_EVERY {
+            self.progress.done(self.unreported);
+            self.unreported = 0;
         }
         self.source.take()
     }
@@ -61,7 +62,7 @@ impl Source for Observed<'_> {
 
 impl Drop for Observed<'_> {
     fn drop(&mut self) {
-        self.progress.done(self.untold);
+        self.progress.done(self.unreported);
     }
 }
 

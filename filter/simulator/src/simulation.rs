@@ -145,8 +145,7 @@ struct World<'a, S, B> {
     host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
-    /// The budget of tokens. The value of the header with the prompt's tokens is the request's
-    /// cost.
+    /// The token budget. [`Request::cost`] is the value of the header with the prompt's tokens.
     tokens: Option<&'a TokensConfig>,
     source: &'a mut S,
     backend: B,

@@ -146,7 +146,7 @@ impl Counter {
     }
 }
 
-/// Returns the value in `bytes`, or `None` if they are no record of this type.
+/// Returns the value in `bytes`, or `None` if they aren't a record of this type.
 pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)

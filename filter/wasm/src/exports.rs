@@ -2,7 +2,7 @@
 //! and no others.
 //!
 //! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
-//! costs more than the work of most callbacks. A callback for logs, and a second callback for the
+//! costs more than the work of most callbacks. A callback for logs and a second callback for the
 //! end of a stream would be two useless entries for each request. So the only entries for a request
 //! are those for its context, its headers, each part of its body, its trailers, the response's
 //! headers, each part of the response's body, the response's trailers, and its end.
@@ -19,9 +19,9 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// The results of callbacks for headers (`FilterHeadersStatus`). With the first the request
-/// continues, and with the second it is held.
+/// The result of a callback for headers (`FilterHeadersStatus`) that continues the request.
 const CONTINUE: u32 = 0;
+/// The result of a callback for headers (`FilterHeadersStatus`) that holds the request.
 const PAUSE: u32 = 1;
 
 /// Starts the module. Envoy calls this function once in each VM, before all others.

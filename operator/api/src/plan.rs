@@ -82,8 +82,9 @@ pub struct Plan {
 
 impl Plan {
     /// Returns the outbound configuration for a proxy of `namespace` with the inbound configuration
-    /// `config`: that of the policy whose workflows are in force, or of the first policy with class
-    /// admission for calls, preferably of the proxy's own namespace. `None` without such a policy.
+    /// `config`. It is that of the policy whose workflows are in force. Without workflows, it is
+    /// that of the first policy with class admission for calls, preferably of the proxy's own
+    /// namespace. `None` without such a policy.
     pub fn outbound_of(
         &self,
         config: &FilterConfig,

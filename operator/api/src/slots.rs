@@ -15,9 +15,9 @@ pub enum Slots {
     Auto(AutoParallelism),
 }
 
-/// The initial slots of a proxy that finds its slots. The number is small, so that the proxy begins
-/// below the backend's capacity and doubles the number. The number is large enough that a service
-/// with a few workers isn't slowed down.
+/// The initial slots of a proxy that finds its number of slots. The number is small, so that the
+/// proxy starts below the backend's capacity and then doubles it. It is large enough not to slow
+/// down a service with a few workers.
 const FIRST: u32 = 4;
 
 impl Slots {

@@ -89,7 +89,7 @@ pub(crate) fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
 
 fn unreached(one: &Injected) -> String {
     format!(
-        "{}: no Service in the input reaches its Envoy; those that point at port {} pass it by \
+        "{}: no Service in the input reaches its Envoy; those that point at port {} bypass it \
          until their targetPort is {}",
         one.workload, one.app_port, one.port_name
     )

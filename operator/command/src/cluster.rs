@@ -35,8 +35,8 @@ use headgate_xds::review::authorize::{AUDIENCE, TOKEN_HEADER};
 
 /// The timeout of one response of the API server, or of a `headgate run`.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
-/// 10 MB.
+/// The largest accepted size of one operator's report, in bytes. A report of 10,000 proxies has
+/// about 10 MB.
 pub const MAX_ANSWER: usize = 64 << 20;
 /// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
@@ -237,7 +237,7 @@ impl Cluster {
         let parameters = PostParams::default();
         let made = accounts.create_token_request(name, &parameters, &request);
         let token = answered(made).await?.status.and_then(|status| status.token);
-        token.context("the API server issued no token")
+        token.context("the API server's response to the TokenRequest has no token")
     }
 
     async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {
@@ -287,8 +287,9 @@ impl Cluster {
     }
 }
 
-/// Returns the text that lists the modules, from the response to a path that names none. `None` if
-/// the API server didn't reach the port. It says so only after 30 s, longer than [`TIMEOUT`].
+/// Returns the text that lists the modules, from the response to a request that names no module.
+/// `None` if the API server didn't reach the port. The API server reports that only after 30 s,
+/// later than [`TIMEOUT`].
 fn listed(answer: anyhow::Result<(StatusCode, Bytes)>) -> anyhow::Result<Option<String>> {
     match answer {
         Ok((StatusCode::NOT_FOUND, body)) => Ok(Some(String::from_utf8_lossy(&body).into_owned())),

@@ -185,7 +185,10 @@ fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> Condition {
     if let Some(lost) = state.conflicts.iter().find(|c| Some(&c.target) == target) {
         return refused(
             "Conflicted",
-            format!("{} belongs to {}, which is older", lost.target, lost.winner),
+            format!(
+                "the older policy {} applies to {}",
+                lost.winner, lost.target
+            ),
         );
     }
     let message = match state.remarks(target) {

@@ -168,8 +168,9 @@ impl Observed {
         self.sources.values().all(|k| k.served.is_some())
     }
 
-    /// Returns the kind that isn't known yet and without which `value`, a wanted or an observed
-    /// object, can neither be written nor be deleted. It may exist already, or be needed.
+    /// Returns a kind that isn't known yet and without which `value`, a wanted or an observed
+    /// object, can neither be written nor be deleted. The wanted object may exist already, and the
+    /// observed one may still be needed.
     pub fn waits_for(&self, adapter: Adapter, value: &Value) -> Option<String> {
         let is_needed = |source: Source| match source {
             // An object of one kind of Istio takes the place of an object of another.

@@ -229,7 +229,7 @@ impl Reconciler {
         // Deletions come last, so that the filter stays in force while an object of another name or
         // kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
-        // A plugin that is refused may stay so.
+        // Only pending plugins keep `outage` set, because a refused one may stay refused.
         let waits = |(key, state): (&Key, &ObjectState)| {
             key.0.is_plugin() && matches!(state, ObjectState::Pending(_))
         };

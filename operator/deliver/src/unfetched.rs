@@ -68,7 +68,7 @@ impl Unfetched {
             return false;
         }
         for key in due {
-            info!(object = %key, "Envoy Gateway couldn't fetch the module and is made to retry");
+            info!(object = %key, "Envoy Gateway couldn't fetch the module; a new URL makes it retry");
             let before = self.0.remove(&key).map(|asked| asked.pauses);
             let mut pauses = before.unwrap_or_else(|| pauses(pause, LONGEST_PAUSE));
             let asked = Asked {

@@ -133,8 +133,8 @@ impl Workload {
                 config.outbound = config.outbound.take().or_else(|| last.calls.clone());
             }
         }
-        // A stage lacks the routes that a later one has with precedence, and gets those of a stage
-        // that is out.
+        // The routes are computed again. Without the omitted stages, a stage also gets the requests
+        // that an omitted stage would have taken.
         let of_rest = policies(config);
         let matching = plan.attachments.iter().filter(|a| {
             let ProxySelector { namespace, labels } = &self.proxies;

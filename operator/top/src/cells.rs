@@ -207,8 +207,8 @@ fn admitted(values: &Value) -> Span<'static> {
 }
 
 /// Returns a bar of the slots that all types demand, in order of rank. The bar marks the slots of
-/// this type, those of its admitted requests filled, and the position of the cut. For a policy,
-/// returns the number of allotted slots as text.
+/// this type and the position of the cut. The slots of the type's admitted requests are filled. For
+/// a policy, returns the number of allotted slots as text.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);

@@ -63,7 +63,7 @@ impl Fleet {
         }
     }
 
-    /// Records a proxy's response, or the reason for a failure, in one line. Ignores proxies that
+    /// Records a proxy's response or, in one line, the reason for a failure. Ignores proxies that
     /// have been removed.
     pub(crate) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {

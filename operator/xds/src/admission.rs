@@ -41,7 +41,7 @@ use crate::tenants::{Refused, Tenants};
 use crate::tls::Trust;
 use headgate_api::plan::{Plan, TargetKind, TargetRef};
 
-/// The smallest size, in bytes, for which a report counts.
+/// The size, in bytes, as which a smaller report counts in the limits.
 const LEAST_BYTES: usize = 1 << 10;
 /// The grace period for open connections when this replica stops leading.
 const GRACE: Duration = Duration::from_secs(5);

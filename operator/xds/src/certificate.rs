@@ -15,10 +15,11 @@ use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 
 /// The time before now at which a certificate's validity begins, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
-/// The part of a certificate's life, its last, in which it is old: the life divided by this number.
+/// A certificate counts as old in the last part of its life, which is the life divided by this
+/// number.
 const OLD_PART: u32 = 6;
-/// The longest time before its expiry for which a certificate is old. The chart's alert on the
-/// operator's certificate has both numbers, too.
+/// The longest time before its expiry in which a certificate counts as old. The chart's alert on
+/// the operator's certificate has both numbers, too.
 const OLD: Duration = Duration::from_secs(14 * 86_400);
 
 /// A certificate with its key.

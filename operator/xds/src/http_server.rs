@@ -68,7 +68,10 @@ pub async fn serve(
         let Ok(slot) = slot.or_else(|_| waiting.enter(client).map(Err)) else {
             turned_away();
             if pace.is_due() {
-                warn!(%peer, "connections to the {name} address are refused at a limit");
+                warn!(
+                    %peer,
+                    "the {name} address closes this connection: too many in all or from this client"
+                );
             }
             continue;
         };

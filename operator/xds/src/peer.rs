@@ -95,7 +95,7 @@ impl Spiffe {
                 "the client certificate has no URI (SPIFFE id) with its namespace; {DO}"
             )),
             (Some(_), Some(_)) => Err(format!(
-                "the client certificate has several URIs; a SPIFFE id is the only one; {DO}"
+                "the client certificate has several URIs; it must have one, a SPIFFE id; {DO}"
             )),
         }
     }

@@ -241,7 +241,7 @@ fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), St
     if config.stages.iter().any(|s| foreign(&s.policy)) {
         return Err(format!(
             "no policy of namespace {namespace:?} applies to this proxy, and its identity \
-             ({certificate}) is for no other"
+             ({certificate}) is for that namespace only"
         ));
     }
     Ok(())

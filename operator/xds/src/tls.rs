@@ -271,8 +271,8 @@ impl Tls {
                 Ok((now, next)) => {
                     info!(
                         expires = rfc3339(next.expires()),
-                        "new TLS files are in use; proxies whose certificate no CA of them signed \
-                         are disconnected"
+                        "new TLS files are in use; proxies whose certificate isn't signed by \
+                         one of their CAs are disconnected"
                     );
                     (pem, refused, logged) = (now, None, Age::Fresh);
                     metrics.tls_reloads.inc();

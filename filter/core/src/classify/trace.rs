@@ -60,8 +60,8 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
     })
 }
 
-/// Returns the outcomes of each list of matches, up to the first list that holds, and that list's
-/// index. Otherwise the last list holds.
+/// Returns the outcomes of each list of matches, up to the first list with a match that holds, and
+/// the index of that list. If there is none, the index is that of the last list.
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,

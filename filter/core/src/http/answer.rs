@@ -18,12 +18,12 @@ pub fn of_details(details: Option<&[u8]>) -> Outcome {
     }
 }
 
-/// Returns the outcome for the details of a response of which the headers arrive. `uploads` is true
-/// if the request's body hasn't ended.
+/// Returns the outcome for the details of a response whose headers arrive. `uploads` is true if the
+/// request's body hasn't ended.
 ///
-/// Envoy then answers a request at the stream's own timeouts only if the backend hasn't. They
-/// include slow uploads, unlike the router's timeouts. After the response's headers they also end
-/// long streams, so they don't count as failures in [`of_details`].
+/// If Envoy itself responds at one of the stream's own timeouts, the backend hasn't responded, so
+/// it failed. Unlike the router's timeouts, these also cover slow uploads. After the response's
+/// headers they end long streams, so [`of_details`] doesn't count them as failures.
 pub(super) fn of_response(details: Option<&[u8]>, uploads: bool) -> Outcome {
     match details {
         Some(b"max_duration_timeout" | b"stream_idle_timeout") if !uploads => Outcome::Failed,

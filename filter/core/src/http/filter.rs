@@ -378,7 +378,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         B::goes_on(self, stream, ticket, None);
     }
 
-    /// Records that the proxy has the whole request `ticket`, which belongs to `stream`.
+    /// Records that the proxy has received the whole request `ticket`, which belongs to `stream`.
     pub(super) fn sent(&mut self, stream: &impl Stream, ticket: Ticket) {
         let stage = self.engine.stage_mut(ticket.policy);
         let sent = stream.now().map(|now| {

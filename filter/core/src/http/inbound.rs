@@ -146,7 +146,7 @@ impl Inbound {
             }
         }
         let answered = matches!(self.outcome, Outcome::Completed | Outcome::Unsampled);
-        // The body of an error is no output.
+        // The body of an error isn't output.
         let is_success = || {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| status.starts_with(b"2"))

@@ -103,7 +103,7 @@ struct Events {
 enum At {
     /// The line so far consists of this many bytes of [`DATA`].
     Name(usize),
-    /// Directly after [`DATA`], where a space is no part of the data.
+    /// Directly after [`DATA`]. A space here isn't part of the data.
     Colon,
     /// The data so far consists of this many bytes of [`DONE`].
     Value(usize),

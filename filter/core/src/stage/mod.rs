@@ -245,7 +245,7 @@ impl Stage {
     ///
     /// The response to a request that took longer than usual may be a timeout, which doesn't count
     /// as an answer. When the rate of a type has fallen, for example because its requests hang, the
-    /// sampling budget suffices to inspect all responses, also those to unmeasured requests.
+    /// sampling budget suffices to inspect all responses, including those to unmeasured requests.
     pub fn wants_answer(&self, ticket: Ticket) -> bool {
         let request = self.requests.of(ticket);
         request.is_none_or(|request| {
@@ -262,7 +262,7 @@ impl Stage {
         }
     }
 
-    /// Records that the proxy has the whole body of a request.
+    /// Records that the proxy has received the whole body of a request.
     pub fn sent(&mut self, ticket: Ticket, now: Instant) {
         if let Some(request) = self.requests.of_mut(ticket)
             && request.sent.replace(now).is_none()
@@ -614,7 +614,7 @@ impl Stage {
     }
 
     /// Ends a request's processing time at the first byte of the response's body, if more bytes
-    /// follow. The request is then answered, also if its answer is not measured. It holds its slot
+    /// follow. The request is then answered, even if its answer is not measured. It holds its slot
     /// until [`Stage::finish`]. A second call has no effect.
     ///
     /// # Errors

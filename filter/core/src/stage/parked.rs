@@ -272,7 +272,7 @@ impl Stage {
         self.parked.sent[usize::from(kind.0)].count
     }
 
-    /// Returns how often this stage determined whether a type is unanswered.
+    /// Returns the number of times that this stage has checked whether a type is unanswered.
     #[cfg(test)]
     pub(crate) fn judged_unanswered(&self) -> u32 {
         self.parked.judged.get()

@@ -54,8 +54,8 @@ use headgate_strategies::time::Instant;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 /// The weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// k, the weight of the line through the origin. It is in requests whose distance from the mean
-/// equals the mean.
+/// k, the weight of the line through the origin. It equals that of k requests at a distance of x̄
+/// from the mean.
 const STEADY: f64 = 5.0;
 /// The value below which sums and waits count as zero.
 const LEAST: f64 = 1e-6;

@@ -27,8 +27,8 @@ use headgate_strategies::time::Instant;
 /// The number of requests per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// The largest budget that a type may accumulate. Blocks have one request while more than half of
-/// it is left, which is the budget of one second. So bursts of rare types are measured fully.
+/// The largest budget that a type may accumulate, that of two seconds. While more than half of it
+/// is left, a block has one request. So bursts of rare types are measured fully.
 const BURST: u32 = 2 * SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +36,9 @@ struct Budget {
     left: u32,
     /// The number of requests in the block.
     size: u32,
-    /// The number of these that came so far.
+    /// The number of requests of the block that have come so far.
     seen: u32,
-    /// The number of requests before the one that is drawn.
+    /// The number of requests of the block before the one that is drawn.
     before: u32,
 }
 

@@ -25,7 +25,7 @@ use headgate_strategies::time::Instant;
 use super::{Outcome, Stage};
 use crate::requests::Request;
 
-/// The weight of the newest end. A change takes about fifty requests to be known.
+/// The weight of the newest end. The average covers about fifty requests.
 const GAIN: f64 = 1.0 / 50.0;
 
 /// The parts of all types.

@@ -2,18 +2,19 @@
 //! the effect of its answer.
 //!
 //! A call requests the class that it names (header [`wire::CLASS`]), else the class of the request
-//! that caused the call, else for the first class that the call matches. Classes are those of the
+//! that caused the call, else the first class that the call matches. Classes are those of the
 //! called service's policy, so both sides agree. The header [`wire::CLASS`] also names the class of
 //! a downgraded call to the called process. So the called process must trust this process.
 //!
 //! ```text
-//! ℓ = time from the call to the begin of its answer − time in the slot of the called process
+//! ℓ = time from the call to the start of its answer − time in the slot of the called process
 //! ```
 //!
-//! A class's target excludes the service time, so an answer that doesn't report its service time is
-//! no miss. A refusal for lack of room and the lack of an answer in time count as misses without a
-//! service time, regardless of the call's size. If a service reports no times, as one without
-//! Headgate, only these misses lower the probability, and its answers end windows and raise it.
+//! A class's target excludes the service time, so an answer that doesn't report its service time
+//! isn't a miss. A refusal for lack of room and the lack of an answer in time count as misses
+//! without a service time, regardless of the call's size. If a service reports no times, as one
+//! without Headgate, only these misses lower the probability, and its answers end windows and raise
+//! it.
 //!
 //! If a server decides for all senders ([`super::central`]), the sender's own law is still updated,
 //! because it is the fallback if the server doesn't answer.
@@ -343,7 +344,7 @@ impl Admission {
             let missed = of.channels.law().missed(&completion);
             match heard {
                 Heard::Failed => central.completed(host, &completion, missed, None)?,
-                // The server averages times, of which there are none.
+                // The server averages times, and this answer has none.
                 Heard::Untimed => {}
                 Heard::Spent(spent) => {
                     central.completed(host, &completion, missed, Some(spent.wait))?;

@@ -324,7 +324,7 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes the sums over the calls of a request. At the begin of a call, `begins` is the time
+    /// Changes the sums over the calls of a request. At the start of a call, `begins` is the time
     /// at which the request went to the backend. At the end of a call, `begins` is `None`. Returns
     /// the previous sums, or `None` if the branch belongs to another request.
     fn update(

@@ -49,7 +49,7 @@ pub(crate) const TOTAL: usize = 8192;
 pub(crate) const RENEWALS: f64 = 4.0;
 /// The longest validity of a low rate, as a multiple of the time to live.
 pub(crate) const LONGEST: u32 = 10;
-/// The time after which a process that was neither called nor announced a rate is removed.
+/// The time without a call or an announced rate after which a process is removed.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The moving sum of calls up to which a process counts as not called.
 const NO_CALLS: f64 = 1e-6;

@@ -51,8 +51,8 @@ impl Workflows {
         let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
-            // The id of a workflow must not get another name while a request, such as a stream of
-            // days, counts for the id.
+            // The id of a workflow must not get another name while a request counts for the id,
+            // such as a stream that lasts for days.
             for workflow in self.parts.workflows(requests) {
                 self.measured.workflow(workflow).touch();
             }

@@ -210,7 +210,7 @@ fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|_| valid)
 }
 
-/// Returns the value of a nonnegative decimal of RFC 9651, or `None` if `value` is none.
+/// Returns the value of a nonnegative decimal of RFC 9651, or `None` if `value` isn't one.
 fn decimal(value: &str) -> Option<f64> {
     // Milliseconds have the same syntax.
     millis(value)?;

@@ -180,7 +180,8 @@ impl Mesh {
         Ok(self.measure(&graph, &seen, part))
     }
 
-    /// Returns the policies of the services in a file, by service.
+    /// Returns the policies of the services of a mesh file, by service. A service that `policies`
+    /// doesn't name has `None`.
     fn own_policies(&self, plan: &Plan) -> Result<Vec<Option<Policy>>, SimulationError> {
         let policy = |(at, service): (usize, &Service)| {
             let stage = self.policies.get(&service.name);

@@ -74,11 +74,11 @@ struct WorkflowEntry {
 enum PsStep {
     /// Computes for this mean time, ms.
     Compute(f64),
-    /// Calls ENs. The numbers are the number of calls, the number of calls at once, and the mean
-    /// time of a call at the EN, ms.
+    /// Calls to ENs: the number of calls, the number of calls at once, and the mean time of a call
+    /// at the EN, ms.
     Calls(u32, u32, f64),
-    /// Calls ENs, as many times as the request's size. The numbers are the number of calls at once,
-    /// and the mean time of a call at the EN, ms.
+    /// Calls to ENs, as many as the request's size: the number of calls at once, and the mean time
+    /// of a call at the EN, ms.
     Sized(u32, f64),
 }
 

@@ -22,8 +22,9 @@ use crate::simulation::SimulationError;
 const PS_PER_BYTE: u64 = 80;
 /// The propagation delay of a link, ps.
 const PROPAGATION: u64 = MICROSECOND / 5;
-/// The sizes of a packet and of the header in it, bytes. An acknowledgement is a header.
+/// The size of a packet with its header, bytes.
 const PACKET: u32 = 5_120;
+/// The size of a packet's header, bytes. An acknowledgement is a header.
 const HEADER: u32 = 40;
 
 /// Runs `setup` for `length` with `method`. Calls made before `counts_from` have no effect on the
@@ -82,8 +83,9 @@ struct World {
     hosts: usize,
     classes: usize,
     call_bytes: u32,
-    /// The number of packets of a call, and the size of the last packet, bytes.
+    /// The number of packets of a call.
     packets: u32,
+    /// The size of a call's last packet, bytes.
     last_bytes: u32,
     traffic: Traffic,
     admission: Admission,

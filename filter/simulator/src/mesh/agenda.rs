@@ -1,7 +1,8 @@
 //! The events of a run, in the order of their times.
 //!
-//! Most events occur a fixed time after their cause. Timeouts are the most, because nearly all
-//! calls end long before: a heap with all of them would be too large for the processor's caches.
+//! Most events occur a fixed time after their cause. Most scheduled events are timeouts, because
+//! nearly all calls end long before theirs. A heap with all of them would be too large for the
+//! processor's caches.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,16 +10,16 @@ use std::collections::BinaryHeap;
 use crate::lanes::Lanes;
 
 /// The time of an event and its number in the order of creation.
-type Order = (u64, u64);
+type Key = (u64, u64);
 
-const NEVER: Order = (u64::MAX, u64::MAX);
+const NEVER: Key = (u64::MAX, u64::MAX);
 
 /// Events by time. Events at the same time are in the order of their creation.
 #[derive(Debug)]
 pub(super) struct Agenda<E> {
     created: u64,
-    by_delay: Lanes<Order, E>,
-    others: BinaryHeap<Reverse<(Order, E)>>,
+    by_delay: Lanes<Key, E>,
+    others: BinaryHeap<Reverse<(Key, E)>>,
 }
 
 impl<E: Ord> Agenda<E> {
@@ -30,28 +31,28 @@ impl<E: Ord> Agenda<E> {
         }
     }
 
-    fn order(&mut self, time: u64) -> Order {
+    fn key(&mut self, time: u64) -> Key {
         self.created += 1;
         (time, self.created)
     }
 
     /// Schedules `event` for `time`.
     pub(super) fn at(&mut self, time: u64, event: E) {
-        let order = self.order(time);
-        self.others.push(Reverse((order, event)));
+        let key = self.key(time);
+        self.others.push(Reverse((key, event)));
     }
 
     /// Schedules `event` for `delay` after `now`, which never decreases from one call to the next.
     /// There are only a few different delays.
     pub(super) fn after(&mut self, now: u64, delay: u64, event: E) {
-        let order = self.order(now + delay);
-        self.by_delay.push(delay, order, event);
+        let key = self.key(now + delay);
+        self.by_delay.push(delay, key, event);
     }
 
     /// Returns the next event and its time.
     pub(super) fn next(&mut self) -> Option<(u64, E)> {
         let other = self.others.peek();
-        let other = other.map_or(NEVER, |Reverse((order, _))| *order);
+        let other = other.map_or(NEVER, |Reverse((key, _))| *key);
         let ((time, _), event) = if self.by_delay.peek() < other {
             self.by_delay.next()?
         } else {

@@ -96,9 +96,10 @@ struct Reference {
 
 impl Reference {
     /// Adds a time to a moving mean, s. `beside` is the number of slots in use at the request's
-    /// start or its end, whichever is larger. With a limit, a type without a reference has to use
-    /// times that were measured with the usual number of slots in use. A mean of [`FIRST`] requests
-    /// suffices to wait for times without others, so that an overload hardly changes it.
+    /// start or its end, whichever is larger. The more slots were in use, the less the time counts.
+    /// With a limit, a type without a reference has to use times that were measured with the usual
+    /// number of slots in use. Once the mean covers [`FIRST`] requests, only times without other
+    /// requests count in full, so an overload hardly changes the mean.
     fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
         let few = if law.is_open() || self.requests >= FIRST {
             1.0
@@ -195,8 +196,9 @@ pub struct Auto {
     /// The wall-clock offset at the last look.
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// The mean service time over all requests, and the mean of their types' means, s.
+    /// The mean service time over all requests, s.
     mean: f64,
+    /// The mean over all requests of their types' mean service times, s.
     mean_of_means: f64,
     law: Law,
     candidate: Law,

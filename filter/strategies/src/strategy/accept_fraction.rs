@@ -1,4 +1,4 @@
-//! AcceptFraction: accepts the fraction of requests that fits the capacity (Bouncer §5.2.3).
+//! AcceptFraction accepts the fraction of requests that fits the capacity (Bouncer §5.2.3).
 //!
 //! ```text
 //! f = min(1, MaxUtil · |PU| / (qps_mavg · pt_mavg))        accept with probability f

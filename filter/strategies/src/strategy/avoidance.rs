@@ -41,8 +41,8 @@ const READS: usize = 64;
 struct Decisions {
     received: Counter,
     accepted: Counter,
-    /// Acceptances whose requests are not in the number of received requests yet, because it is a
-    /// number of its own.
+    /// Acceptances whose requests are not in the number of received requests yet. The two numbers
+    /// are published one after the other.
     ahead: u64,
 }
 

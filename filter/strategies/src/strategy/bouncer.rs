@@ -1,5 +1,4 @@
-//! Bouncer, which refuses each request that would miss its objective, at its arrival (Bouncer §3,
-//! Alg. 1).
+//! Bouncer refuses each request that would miss its objective, at its arrival (Bouncer §3, Alg. 1).
 //!
 //! The estimated response time at each of the type's percentiles is the mean queue wait plus the
 //! processing time at that percentile (Eq. 3 and 4, for any set of percentiles):
@@ -167,7 +166,8 @@ impl Admission for Bouncer {
                 decision = Err(Reason::Value);
             }
             let estimate = view.service_times.estimate_of(request);
-            // The requests that the cut refuses would leave no slot that helps this one.
+            // If the request's size alone makes it late, its refusal isn't lost value, because a
+            // lower cut would not help it.
             if !estimate.is_late_by_size() {
                 cut.decided(request, view.now, meets, decision.is_ok());
             }

@@ -1,4 +1,4 @@
-//! Error budget, the number of requests of a type that may exceed an objective.
+//! The error budget of an objective: the part of a type's requests that may exceed it.
 //!
 //! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer
 //! doesn't use this budget, because it compares every request with every percentile. So it refuses

@@ -1,5 +1,5 @@
-//! Helping the underserved, which gives second chances to types that are accepted less than the
-//! others (Bouncer §4.2, Alg. 3).
+//! Helping the underserved gives second chances to types that are accepted less than the others
+//! (Bouncer §4.2, Alg. 3).
 //!
 //! Let AR be the type's acceptance ratio over the sliding window, and AAR the average of that ratio
 //! over all types that received anything. A rejection is overridden with probability p if AR < AAR:

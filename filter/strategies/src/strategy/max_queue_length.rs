@@ -1,4 +1,4 @@
-//! MaxQL, which accepts only while the queue is shorter than a limit (Bouncer §5.2.1).
+//! MaxQL accepts requests only while the queue is shorter than a limit (Bouncer §5.2.1).
 //!
 //! This is the baseline. It uses neither types nor objectives. With a limit of 0, requests may
 //! still take free slots.

@@ -1,4 +1,4 @@
-//! MaxQWT, which accepts only while the estimated queue wait is within a limit (Bouncer §5.2.2).
+//! MaxQWT accepts requests only while the estimated queue wait is within a limit (Bouncer §5.2.2).
 //!
 //! ```text
 //! ewt_mean = l · pt_mavg / P        accept if ewt_mean ≤ T        (Eq. 5)

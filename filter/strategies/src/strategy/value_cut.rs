@@ -1,4 +1,4 @@
-//! Value cut, which under overload refuses the requests that are worth least per unit of slot time.
+//! The value cut refuses, under overload, the requests that are worth least per unit of slot time.
 //!
 //! **The problem.** Bouncer (Alg. 1) refuses the request that would miss its own objective. If all
 //! types share one objective, as in the paper, that is a request of the expensive type, and the
@@ -183,9 +183,9 @@ const UNUSUAL: f64 = 2.0;
 const UNKNOWN: f64 = 1e-6;
 /// The time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
-/// The number of standard deviations by which the slots that a type uses may exceed their mean, and
-/// the number by which the slots that other types need may exceed their mean.
+/// The number of standard deviations by which the slots that a type uses exceed their mean at most.
 const BY_CHANCE: f64 = 4.0;
+/// The number of standard deviations by which the slots of other types exceed their mean at most.
 const NEEDED: f64 = 2.0;
 
 /// The state of a type on one worker.
@@ -269,8 +269,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether P is unlimited, because the right number of slots is not known.
     is_open: bool,
-    /// The number of slots that types other than broken ones demand, at most `slots`. At least this
-    /// many slots are effective.
+    /// The number of slots that unrestricted types demand, at most `slots`. At least this many
+    /// slots do work, whereas a P that was found automatically may be too high.
     working: f64,
     /// The number of slots that admitted requests of all types use on average.
     used: f64,
@@ -304,9 +304,10 @@ pub struct ValueCut {
 struct Presence {
     /// The outcomes that are not in the record yet.
     fresh: Sums,
-    /// The numbers of requests that wait or run on this worker and on other workers. The latter are
-    /// counted only while the type is broken.
+    /// The number of requests that wait or run on this worker.
     here: u32,
+    /// The number of requests that wait or run on other workers. They are counted only while the
+    /// type is broken.
     elsewhere: u32,
     /// The time at which the last probe was admitted.
     entered: Instant,
@@ -317,7 +318,7 @@ struct Presence {
 pub struct End {
     /// The time from the slot to the backend's answer, or `None` without an answer.
     pub answered: Option<Duration>,
-    /// Whether the answer was no error, and in time for the last objective.
+    /// Whether the backend answered without an error, and in time for the last objective.
     pub delivered: bool,
     /// Whether the request took longer than the last objective.
     pub late: bool,
@@ -471,7 +472,7 @@ impl ValueCut {
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 
-    /// Adds what is known of a request of `kind` that counts as `weight` requests.
+    /// Adds an observation of a request of `kind` that counts as `weight` requests.
     fn observe(&mut self, kind: TypeId, weight: u32, of: impl FnOnce(&mut Sums)) {
         let mut sums = Sums::default();
         of(&mut sums);

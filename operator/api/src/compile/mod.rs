@@ -29,7 +29,7 @@ pub struct Compiled {
 }
 
 /// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
-/// endpoints of each target. For a folder, where both numbers are unknown, both numbers are 1.
+/// endpoints of each target. Both numbers are 1 for a folder, where they are unknown.
 pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
     let winners = winners(policies);
     let promises = promises(&winners);

@@ -125,8 +125,7 @@ impl Enforced {
     }
 }
 
-/// The attachments of one policy at one proxy, of which there is at least one. The attachments make
-/// one stage.
+/// The attachments of one policy at one proxy, at least one. Together they make one stage.
 struct Part<'a> {
     attachments: Vec<&'a Attachment>,
     /// The routes of these attachments, see [`add_routes`].
@@ -200,8 +199,8 @@ impl<'a> Part<'a> {
 /// removed first: their requests then go to the stage for all requests, if one exists.
 ///
 /// A shared Gateway has routes of several namespaces. Precedence by age would be unfair, because an
-/// old policy may have got its routes lately. So stages are removed from the namespace with the
-/// most policies, not from namespaces with fewer.
+/// old policy may have got its routes only recently. So stages are removed from the namespace with
+/// the most policies, not from namespaces with fewer.
 fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let mut of_namespace: HashMap<&str, usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = Vec::with_capacity(stages.len());
@@ -244,7 +243,7 @@ fn add_routes<'a>(stages: &mut [Part<'a>], in_force: &[&'a Attachment]) {
 /// Returns the stages. Only one has workflows: a process announces one rate for each workflow, and
 /// with two policies, its callers would apply one policy's rate to the other's requests. The first
 /// policy of the proxies' own namespace keeps them, because at a shared Gateway the routes of other
-/// namespaces come first. Without such a policy, it is the first of all.
+/// namespaces come first. Without such a policy, the first policy of all keeps them.
 fn with_one_policys_workflows(parts: &[Part<'_>]) -> Vec<StageConfig> {
     let mut stages: Vec<StageConfig> = parts.iter().map(Part::stage).collect();
     let with_workflows = stages.iter().zip(parts).enumerate();

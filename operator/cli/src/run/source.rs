@@ -54,7 +54,8 @@ impl SourceArgs {
         }
     }
 
-    /// Starts the source, which sends plans. An operator writes statuses once it has sent one.
+    /// Starts the source, which sends plans. An operator in a cluster writes statuses from its
+    /// first plan on.
     ///
     /// # Errors
     /// Returns one line if no API server is known.

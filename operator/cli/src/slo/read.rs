@@ -177,7 +177,7 @@ fn read<'v>(
         (false, Some(ratio)) => {
             let time = annotation(RESPONSE_TIME).with_context(|| {
                 format!(
-                    "{}: a ratio without a response time; say it in the annotation {RESPONSE_TIME} \
+                    "{}: a ratio without a response time; give it in the annotation {RESPONSE_TIME} \
                      of the SLO, such as 150ms",
                     ratio.path
                 )

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let plant = match (&args.model, &identified) {
         (Some(model), _) => model.clone(),
         (None, Some(found)) => found.chosen.plant.clone(),
-        (None, None) => bail!("neither a trace nor --model"),
+        (None, None) => bail!("give a trace file or --model"),
     };
     let period = identified
         .as_ref()
@@ -198,9 +198,10 @@ pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     })
 }
 
-/// The settling times that are tried by default, s. The first one is from Table 1 of Chronos.
+/// The settling times that are tried by default, s, until one is reached. The first is from Table 1
+/// of Chronos.
 const SETTLING_S: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
-/// The last settling time that is tried by default, s.
+/// The settling time that is tried if none of [`SETTLING_S`] is reached, s.
 const LONGEST_S: f64 = 300.0;
 
 fn identified(args: &SysidArgs, path: &std::path::Path) -> anyhow::Result<Found> {

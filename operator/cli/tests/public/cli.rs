@@ -957,7 +957,7 @@ fn inject_says_what_it_can_not_do() {
     assert_eq!(
         text(&unreached.stderr),
         "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 \
-         pass it by until their targetPort is headgate-http\n"
+         bypass it until their targetPort is headgate-http\n"
     );
     // A development build has no image in any registry.
     let unnamed = fed(&["inject"], "kind: ConfigMap");

@@ -59,7 +59,7 @@ type Data = BTreeMap<String, ByteString>;
 /// The operator's certificate in the files.
 #[derive(Debug)]
 pub struct Signed {
-    /// The data of the Secret of the CA that signed it.
+    /// The data of the Secret with the CA that signed the certificate.
     authority: Data,
     /// The time of the signature on the wall clock, by which the certificate expires. An instant
     /// would ignore steps of that clock, and the time for which the machine is suspended.

@@ -197,12 +197,12 @@ fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
 }
 
 impl Candidate {
-    /// Returns a candidate for `lease`, and its leadership. `identity` must be unique among all
-    /// replicas. Without an election, the replica leads until it stops.
+    /// Returns a candidate for `lease`, its leadership, and a flag for an outage. `identity` must
+    /// be unique among all replicas. Without an election, the replica leads until it stops.
     ///
-    /// When this replica takes the Lease, the candidate sets the last value to true if the previous
-    /// leader may have ended before this replica began to serve. This compares the wall clocks of
-    /// both. The task that handles such an outage sets it to false.
+    /// When this replica takes the Lease, the candidate sets the flag if the previous leader may
+    /// have ended before this replica began to serve. It compares the wall clocks of both. The task
+    /// that handles such an outage clears the flag.
     pub fn new(
         client: Client,
         lease: ObjectKey,

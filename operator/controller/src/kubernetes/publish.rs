@@ -94,7 +94,7 @@ impl Publisher {
         }
         let owner = self.owner().await?;
         for namespace in self.wanted().await? {
-            // Keys of others stay, because a write wouldn't remove them.
+            // Only the CA is compared. A write wouldn't remove keys that others have added.
             if found.get(&namespace).and_then(Option::as_deref) == Some(ca) {
                 continue;
             }

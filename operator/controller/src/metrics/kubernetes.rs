@@ -86,8 +86,8 @@ impl KubernetesMetrics {
     }
 
     /// Returns the counter of a watch's restarts after an error. `resource` is the plural in lower
-    /// case. A watch asks for its counter at its start, because a counter that first appears with
-    /// the value 1 shows no increase.
+    /// case. A watch gets its counter when it starts, because a counter that first appears with the
+    /// value 1 shows no increase.
     pub fn watch_restarts(&self, resource: &str) -> Counter {
         let labels = [("resource", resource.to_owned().into())];
         self.watch_restarts.get_or_create_owned(&labels)

@@ -24,9 +24,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// The longest pause between two readings of the folder. A reading may take minutes, because a file
 /// server didn't answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The pause after a reading between these bounds, in multiples of the time that it took.
+/// The pause after a reading, in multiples of the time that it took. The constants above bound it.
 const REST: u32 = 20;
-/// The number of readings, each different from the one before, after which the next one is taken.
+/// The number of unused readings, each different from the one before, after which the next reading
+/// is used in any case.
 const MOST_CHANGES: u32 = 5;
 
 /// Sends a plan after the first reading and after each relevant change, until `shutdown` holds
@@ -42,7 +43,7 @@ pub async fn watch(
     metrics: Metrics,
 ) -> anyhow::Result<()> {
     let mut folder = Folder::default();
-    // The last reading and the number of readings, since one was taken.
+    // The last unused reading, and the number of unused readings in a row.
     let (mut before, mut changes) = (None, 0);
     let mut first = true;
     loop {
@@ -52,8 +53,8 @@ pub async fn watch(
             .with_context(|| format!("reading {} failed", dir.display()))?;
         let pause = (begun.elapsed() * REST).clamp(POLL, LONGEST_PAUSE);
         let begun = Instant::now();
-        // Editors and `kubectl cp` write in steps, so a change counts once it is read again. A file
-        // that always changes must not withhold the others.
+        // Editors and `kubectl cp` write in steps, so a reading is used once it equals the one
+        // before. A file that changes all the time must not hold back changes of the others.
         let plan = if first || changes == MOST_CHANGES || before.as_ref() == Some(&scan) {
             (before, changes) = (None, 0);
             folder.update(&dir, scan)

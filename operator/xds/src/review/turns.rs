@@ -30,7 +30,7 @@ pub(super) type Turn = [Slot; 2];
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            // All turns together are limited beside those of namespaces.
+            // The quota of namespaces limits all turns together, so this one has no total limit.
             addresses: Quota::new(usize::MAX, OF_ADDRESS),
             namespaces: Quota::new(MAX, OF_NAMESPACE),
         }

@@ -3,8 +3,8 @@
 //! §4.3; Ghodsi et al., NSDI '11). With one resource, dominant resource fairness is bottleneck
 //! fairness.
 //!
-//! The capacity is P · u, where u is the allowed ratio of slot time in use. A request costs c
-//! slot-seconds.
+//! The capacity is P · u, where u is the utilization of the slots from which the process is
+//! overloaded. A request costs c slot-seconds.
 //!
 //! ```text
 //! fair = max-min share of P · u / c, with unlimited demand beside the others' actual demands
@@ -44,7 +44,7 @@ const WANTS_NO_MORE: f64 = 0.8;
 pub(crate) struct Fairness {
     /// β, the increase of a rate in an interval if all of the capacity is spare, requests/s.
     probe: f64,
-    /// u, the allowed ratio of each resource in use.
+    /// u, the utilization of each resource from which the process is overloaded, ratio.
     max_utilization: f64,
     /// The capacity of the second resource, units/s, or `None` for bottleneck fairness.
     resource: Option<f64>,

@@ -24,7 +24,7 @@ const BOTTOM: f64 = 46.0;
 const TOP: f64 = 20.0;
 /// The margin around the plot into which curves may extend.
 const EDGE: f64 = 5.0;
-/// The largest number of points with which a line is drawn with dots.
+/// The largest number of points of a line that has a dot at each point.
 const MOST_DOTS: usize = 32;
 /// The approximate width of a character of the small text, px.
 const CHARACTER: f64 = 6.3;

@@ -30,8 +30,8 @@ use fields::Fields;
 /// The longest recording: a month.
 pub(crate) const LONGEST_HOURS: u64 = 31 * 24;
 const LONGEST_NS: u64 = LONGEST_HOURS * 3_600_000_000_000;
-/// The end of the start times, in the year 2540, ns since the Unix epoch. A u64 has room for
-/// fourteen years after it, and so for every duration.
+/// The latest start time, in the year 2540, ns since the Unix epoch. A u64 has room for fourteen
+/// more years, and so for every duration.
 const LATEST_NS: u64 = 18_000_000_000_000_000_000;
 /// The longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;

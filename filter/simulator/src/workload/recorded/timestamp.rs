@@ -17,7 +17,7 @@ fn epoch(text: &str) -> Option<i128> {
     } else {
         number * 1e6
     };
-    // A double represents today's times with a precision of microseconds. Larger numbers are no
+    // A double represents today's times with a precision of microseconds. Larger numbers aren't
     // times.
     let fits = number > 0.0 && micros < 1.8e16;
     fits.then(|| micros.round() as i128 * 1_000)

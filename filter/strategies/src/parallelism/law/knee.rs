@@ -33,14 +33,15 @@ use crate::time::Instant;
 /// The [`CONFIDENCE`] for fewer slots at the knee. It is higher, because the law decides again
 /// after every block, and a wrong decision costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
-/// The elasticities below which P grows and above which P shrinks. A shared core has exactly 1.
+/// The elasticity below which P grows. A shared core has exactly 1.
 const GROW: f64 = 0.8;
+/// The elasticity above which P shrinks.
 const SHRINK: f64 = 0.75;
 /// The number of blocks after which the law widens the reach if it has made no decision.
 const UNDECIDED: f64 = 16.0;
-/// The standard errors below which an elasticity is usable, and below which an elasticity counts as
-/// exact.
+/// The standard error below which an elasticity is usable.
 const SHARP: f64 = 0.7;
+/// The standard error below which an elasticity counts as exact.
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
 /// The largest move down, ratio.

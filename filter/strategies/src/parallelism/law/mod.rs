@@ -31,8 +31,9 @@ const REACH_AT_FIRST: f64 = 0.3;
 const FEW: f64 = 12.0;
 /// The fraction of the throughput that time below the knee may cost.
 const LOSS: f64 = 0.03;
-/// The age up to which blocks count, ns, and the least and largest number of blocks that count.
+/// The age up to which blocks count, ns.
 const MEMORY: f64 = 6e9;
+/// The least and the largest number of blocks that count.
 const BLOCKS: (f64, f64) = (24.0, 60.0);
 /// The value of S above which there are too many slots.
 const STRETCHED: f64 = 1.5;
@@ -158,16 +159,18 @@ pub struct Law {
     /// The number of answers so far.
     answers: f64,
     /// The slot time that refused requests would have taken since the law last decided whether to
-    /// open, s. It is used only while P is limited, as is the next field.
+    /// open, s. It is used only while P is limited.
     shed: f64,
-    /// The time at which the slots in use were last read.
+    /// The time at which the slots in use were last read. It is used only while P is limited.
     looked: Instant,
-    /// The time at which the law opened, and the time for which it was open before it closed, s.
+    /// The time at which the law opened.
     opened: Instant,
+    /// The time for which the law was open before it closed, s.
     lasted: f64,
-    /// A sum, and the time that the sum covers, s. While the law is open, it is Σ of the references
-    /// of requests that ended. Otherwise it is slots in use × time.
+    /// While the law is open, a decaying Σ of the references of requests that ended, s. Otherwise Σ
+    /// of slots in use × time, s.
     work: f64,
+    /// The time that `work` covers, s.
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
@@ -190,8 +193,9 @@ pub struct Law {
     /// schedule.
     #[serde(with = "as_nanos")]
     offset: Duration,
-    /// The number of the current block, and the time at which it began.
+    /// The number of the current block.
     block: u64,
+    /// The time at which the current block began.
     block_began: Instant,
     /// The start of the measurements in `times`.
     watched_since: Instant,
@@ -199,12 +203,14 @@ pub struct Law {
     rebased: u32,
     /// The sum of ln of the factors by which the references were multiplied.
     ln_scale: f64,
-    /// The number of requests per ns, and the count for the next value.
+    /// The number of requests per ns.
     rate: f64,
+    /// The number of requests since `counted_since`, from which the next `rate` follows.
     counted: f64,
     counted_since: Instant,
-    /// The numbers of requests that ended and that were refused in this block.
+    /// The number of requests that ended in this block.
     ended: f64,
+    /// The number of requests that were refused in this block.
     refused: f64,
     /// S, the factor by which service times are stretched.
     stretch: f64,

@@ -87,8 +87,9 @@ const LATE: (f64, f64) = (1.0, 0.4);
 /// The law opens only if less than this part of P is demanded.
 const ROOM: f64 = 0.85;
 /// The part of the demanded slot time that may be refused. This bound doesn't apply if the law was
-/// open for at least [`LONG`] seconds.
+/// open for at least [`LONG`].
 const SHED: f64 = 0.1;
+/// The time from which an open law counts as open for long, s.
 const LONG: f64 = 5.0;
 /// The shortest and the longest time over which the demanded slots are averaged, s. Within these
 /// bounds, the time covers [`CALM_ANSWERS`] answers.
@@ -112,9 +113,9 @@ const TURNS: f64 = 2.0;
 const CEILING: f64 = 16.0;
 /// The number of answers from which references are reliable enough for a ceiling.
 const WARM: f64 = 500.0;
-/// The value of S from which requests are assumed to wait in the backend, and the least number of
-/// samples with which S may close the law.
+/// The value of S from which requests are assumed to wait in the backend.
 const STRETCH: f64 = 2.0;
+/// The least number of samples with which S may close the law.
 const ENOUGH: f64 = 16.0;
 /// The number of slots by which the ceiling rises for each answer with S > 2.
 const SLOWLY: f64 = 0.05;

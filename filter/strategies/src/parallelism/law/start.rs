@@ -20,8 +20,9 @@ use crate::time::{Instant, nanos};
 
 /// The number of slots at the beginning of a start.
 pub(super) const FIRST: f64 = 4.0;
-/// The values of S below which slots double, and above which a start ends.
+/// The value of S below which slots double.
 const DOUBLE: f64 = 1.6;
+/// The value of S above which a start ends.
 const END: f64 = 1.3;
 /// The largest divisor of P at the end of a start. Half as many slots did not stretch service
 /// times, so a larger divisor is not plausible.

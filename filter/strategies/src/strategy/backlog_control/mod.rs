@@ -1,5 +1,5 @@
-//! BacklogControl, which bounds the backlog so that the mean service delay stays at a target
-//! (Chronos §2-4).
+//! BacklogControl bounds the backlog so that the mean service delay stays at a target (Chronos
+//! §2-4).
 //!
 //! Bouncer predicts each request's response time. Chronos controls one number by feedback: the mean
 //! of queue wait plus processing time over all served requests. Every period the error of that mean

@@ -58,8 +58,9 @@ pub(super) struct Record {
     pub(super) ends: Instant,
     /// The sums of the current period.
     pub(super) sums: Sums,
-    /// The numbers of requests received and refused in the last period.
+    /// The number of requests received in the last period.
     pub(super) received_before: f64,
+    /// The number of these requests that were refused.
     pub(super) refused_before: f64,
     /// The state of the law, or `None` before the first bound.
     pub(super) control: Option<Control>,

@@ -57,15 +57,17 @@ pub(super) struct Bucket {
     /// The spent tokens that are not in the record yet. The number is negative if more tokens were
     /// given back.
     spent: f64,
-    /// The arrivals and refusals that are not in the record yet.
+    /// The arrivals that are not in the record yet.
     arrived: u32,
+    /// The refusals that are not in the record yet.
     refused: u32,
-    /// The answers that are not in the record yet, and the number of late ones less the number of
-    /// others.
+    /// The answers that are not in the record yet.
     answered: f64,
+    /// The number of late ones of these answers less the number of the others.
     late: f64,
-    /// This worker's part of [`Controller::arrivals`], as of `booked`, s.
+    /// This worker's part of [`Controller::arrivals`], as of `booked`.
     own: f64,
+    /// The time of the last booking, s.
     booked: f64,
     /// The values of `own` and `booked` after the record is stored.
     next: (f64, f64),

@@ -12,9 +12,9 @@
 //! response time includes earlier stages and the wait before this stage. Without an age, it starts
 //! with the arrival at this stage. Requests that expired in the queue or whose clients left don't
 //! count, so under overload the percentile is that of answered requests. Each type has its own
-//! controller, and so has each class of a type, as each stage of SEDA has one. (§4.4 finds that
-//! with a single controller, a few expensive requests cause refusals of all others.) A run's
-//! decision is in [`law`], its input is [`batch`], and [`bucket`] enforces the rate.
+//! controller, as each stage of SEDA does, and so does each class of a type. (§4.4 finds that with
+//! a single controller, a few expensive requests cause refusals of all others.) A run's decision is
+//! in [`law`], its input is [`batch`], and [`bucket`] enforces the rate.
 //!
 //! **Workers.** Each worker collects its own batches, because a batch of any worker's requests has
 //! the same percentile. It runs the law on the process's controllers in the shared record (see
@@ -61,10 +61,11 @@ pub(super) struct ResponseTimeController {
     classes: usize,
     /// A number that identifies the types and classes to which the record belongs.
     fingerprint: u64,
-    /// The targets by type, then by class, s. The next two fields have the same order.
+    /// The targets by type, then by class, s.
     targets: Vec<f64>,
+    /// This worker's parts of the controllers, in the order of `targets`.
     parts: Vec<Part>,
-    /// The controllers when the record was last read.
+    /// The controllers when the record was last read, in the order of `targets`.
     controllers: Vec<Controller>,
     /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,

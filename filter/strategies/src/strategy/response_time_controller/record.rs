@@ -38,10 +38,11 @@ pub(super) struct Controller {
     pub(super) arrivals: f64,
     /// The time for which `level` and `arrivals` are valid, s.
     pub(super) accounted: f64,
-    /// The answers over all workers, the number of late ones less the number of others, and the
-    /// time in which they came, s. All three decay.
+    /// The recent answers over all workers. This number and the next two decay.
     pub(super) answers: f64,
+    /// The number of late ones of these answers less the number of the others.
     pub(super) late: f64,
+    /// The time in which these answers came, s.
     pub(super) span: f64,
     /// The highest recent throughput, requests/s.
     pub(super) best: f64,

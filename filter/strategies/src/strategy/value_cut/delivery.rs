@@ -1,11 +1,11 @@
-//! Delivery, the yield of a type's slots, by which a type is found to be broken.
+//! Delivery: the yield of a type's slots, by which broken types are found.
 //!
 //! **The problem.** A route that hangs is the most common overload. If 2% of the requests are never
 //! answered, they hold every slot until the route's timeout. They yield no service times, so by its
 //! mean service time such a type looks as cheap as before.
 //!
 //! **Outcomes.** Every end of a request shows whether its slot delivered. It delivered if the
-//! answer is no error and came within the type's last objective. Only the time in the backend
+//! answer isn't an error and came within the type's last objective. Only the time in the backend
 //! counts, not the wait for a slot, which the stage itself controls. A request that is still in the
 //! backend after the last objective has failed to deliver, and counts at once. Its timeout may be
 //! far away, or it may have none. Until the first outcome of a type without a known slot time, the
@@ -168,8 +168,9 @@ pub(super) struct Delivery {
     stuck: f64,
     /// The number of silent requests since the last answer.
     silent: f64,
-    /// The least slot time of recent answers, s, and the time of the last answer, s.
+    /// The least slot time of recent answers, s.
     fastest: Option<f64>,
+    /// The time of the last answer, s.
     answered: f64,
     /// The part of the outcomes that the histogram omits, ratio.
     unmeasured: f64,

@@ -276,10 +276,11 @@ impl Kind {
         }
     }
 
-    /// Returns the cost of a request as slot time, s. It is its slot time, or the equivalent of its
-    /// tokens if that is more, less the part for requests that don't reach the backend. While the
-    /// type is broken, requests hold their slots until a timeout. The averages of work must not
-    /// keep such times after the type has recovered, so the processing time counts instead.
+    /// Returns the cost of a request as slot time, s: the larger of its slot time and the
+    /// equivalent of its tokens. The part for requests that don't reach the backend is subtracted.
+    /// For a broken type, the processing time counts in place of both, because its requests hold
+    /// their slots until a timeout. The averages of work must not keep such times after the type
+    /// has recovered.
     pub(super) fn work(&self) -> f64 {
         let time = match self.has_fault {
             true => self.measured,

@@ -8,9 +8,9 @@ use super::delivery::{Delivery, Held};
 const STEP: f64 = 0.1 - 1e-6;
 /// The time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
-/// The time constant of arrival rates after a significant change, s, and the least such change,
-/// standard errors.
+/// The time constant of arrival rates after a significant change, s.
 const QUICK_TIME: f64 = 0.1;
+/// The least change of arrival rates that is significant, standard errors.
 const SIGNIFICANT: f64 = 3.0;
 /// The arrival rate below which a cell has no traffic, slots. An average would never reach 0, and a
 /// type without traffic needs no slots. One request of 3 ms counts for 15 s.
@@ -36,8 +36,9 @@ const PROTECTION: f64 = 3.0;
 pub(super) struct Totals {
     /// The number of requests that arrived.
     pub(super) arrivals: f64,
-    /// The value of requests above the cut that were decided, and the number of these requests.
+    /// The value of requests above the cut that were decided.
     pub(super) above: f64,
+    /// The number of these requests.
     pub(super) count: f64,
     /// The refused part of `above`.
     pub(super) refused: f64,
@@ -79,12 +80,13 @@ pub(super) struct Record {
     pub(super) fresh: Totals,
     /// Decaying sums of `above` and `missed`.
     pub(super) recent: (f64, f64),
-    /// The sums since ρ moved, up to this step, and the time of that move, s.
+    /// The sums since ρ last moved, up to this step.
     pub(super) judged: Totals,
+    /// The time at which ρ last moved, s.
     pub(super) since: f64,
-    /// The average rate of arrivals, 1/s, and the direction in which the last step deviated
-    /// significantly from it: 1, -1 or 0.
+    /// The average rate of arrivals, 1/s.
     pub(super) arrival_rate: f64,
+    /// The direction in which the last step deviated significantly from that rate: 1, -1 or 0.
     pub(super) direction: f64,
     /// The work by cell.
     pub(super) rows: Vec<Work>,

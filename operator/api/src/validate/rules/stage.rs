@@ -64,7 +64,7 @@ pub(super) static REQUIREMENTS: Rules = fields! {
     "" => hold("", Any(&[Not(&RELEASED), Is("measure", "FirstByte")]), RELEASED_UNMEASURED),
 };
 const FIXED: When = Any(&[Given("parallelism.total"), Given("parallelism.perEndpoint")]);
-/// The definition has no default of this field, which 0.1 lacks.
+/// The CRD has no default for this field, because version 0.1 lacks the field.
 const RELEASED: When = All(&[Given("releaseSlot"), Is("releaseSlot", "FirstByte")]);
 
 /// Checks the targets and the spec of a policy, and returns it in the filter's types, without

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-/// The largest number of ancestors, and of conditions in one list (Gateway API's `PolicyStatus`).
+/// The largest number of ancestors (Gateway API's `PolicyStatus`).
 const MAX_ANCESTORS: usize = 16;
+/// The largest number of conditions in one list (Gateway API's `PolicyStatus`).
 const MAX_CONDITIONS: usize = 8;
 
 /// Adds the bounds to the structural schema of the status.

@@ -34,8 +34,8 @@
 //!
 //! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
 //!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
-//!   slow answers also make the percentile late, but they are no overload: the decrease then starts
-//!   at the rate itself, which may stay above x.
+//!   slow answers also make the percentile late, but they aren't an overload. The decrease then
+//!   starts at the rate itself, which may stay above x.
 //! - The percentile of a few answers is the slowest of them. So in a run after a timeout the target
 //!   is missed only if the median is late, too.
 //! - A rate is above the demand if no request was refused since the last run. Such a rate is raised
