@@ -158,7 +158,7 @@ pub struct Law {
     /// The number of answers so far.
     answers: f64,
     /// The slot time that refused requests would have taken since the law last decided whether to
-    /// open, s. It is used only while P is limited, as is the next field.
+    /// open, s. It is used only while P is limited.
     shed: f64,
     /// The time at which the slots in use were last read.
     looked: Instant,
