@@ -128,13 +128,17 @@ fn a_refused_request_goes_on_by_the_headers_of_its_type() {
     let Decision::Refuse(refusal) = decision else {
         panic!("{decision:?}")
     };
-    let limited = Refusal {
-        reason: Reason::RateLimited,
-        ..refusal
-    };
-    assert!(proxy.filter.refuse(&request.stream, &limited).is_some());
     let model = |request: &Request| request.stream.in_request("x-model").unwrap();
-    assert_eq!(model(&request), "large");
+    // A request beyond its workflow's rate may also lack the time to wait for the rate.
+    for (reason, by_rate) in [(Reason::RateLimited, false), (Reason::Deadline, true)] {
+        let limited = Refusal {
+            reason,
+            by_rate,
+            ..refusal
+        };
+        assert!(proxy.filter.refuse(&request.stream, &limited).is_some());
+        assert_eq!(model(&request), "large");
+    }
     assert_eq!(proxy.filter.refuse(&request.stream, &refusal), None);
     assert_eq!(model(&request), "small");
     assert!(request.stream.route_cleared.get());

@@ -414,6 +414,10 @@ impl Stage {
 
     /// Maps the types and classes of unfinished requests by name. A type whose name is gone becomes
     /// `default`, and a class whose name is gone becomes the lowest class.
+    ///
+    /// A request in the backend whose processing time would now end at another moment isn't
+    /// measured. Otherwise a response that began long ago would count as one whose first byte is
+    /// late.
     fn rename(&mut self, config: &StageConfig) {
         let types = renamed(
             self.config.types.iter().map(|t| &t.name),
@@ -427,15 +431,21 @@ impl Stage {
         fn cost(stage: &StageConfig, kind: TypeId) -> Option<&RequestCost> {
             stage.types.get(usize::from(kind.0))?.cost.as_ref()
         }
+        fn measure(stage: &StageConfig, kind: TypeId) -> Option<Measure> {
+            let kind = stage.types.get(usize::from(kind.0))?;
+            Some(stage.measure_of(kind))
+        }
         for request in self.requests.iter_mut() {
-            let before = cost(&self.config, request.attributes.kind);
-            request.attributes.kind = TypeId(
-                types
-                    .get(request.attributes.kind.0 as usize)
-                    .copied()
-                    .unwrap_or(0),
-            );
-            if cost(config, request.attributes.kind) != before {
+            let old = request.attributes.kind;
+            let before = cost(&self.config, old);
+            let kind = TypeId(types.get(usize::from(old.0)).copied().unwrap_or(0));
+            let is_running = matches!(request.phase, Phase::Running { .. });
+            if is_running && measure(config, kind) != measure(&self.config, old) {
+                self.parked.ended(request);
+                request.phase = Phase::Running { dequeued: None };
+            }
+            request.attributes.kind = kind;
+            if cost(config, kind) != before {
                 // The new version may measure sizes in another unit.
                 request.attributes.size = None;
             }

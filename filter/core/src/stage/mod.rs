@@ -297,10 +297,12 @@ impl Stage {
 
     /// Returns the headers that send a refused request to another route. Without headers, the
     /// client gets the refusal. A request that exceeds its workflow's rate always gets the refusal,
-    /// because that limit isn't the backend's and the sender must receive the rate.
+    /// because that limit isn't the backend's and the sender must receive the rate. This also holds
+    /// if the reason is the deadline, which the request would miss while it waits for the rate.
     pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
         let kind = self.config.types.get(usize::from(refusal.kind.0));
-        let kind = kind.filter(|_| refusal.reason != Reason::RateLimited);
+        let exceeds_rate = refusal.reason == Reason::RateLimited || refusal.by_rate;
+        let kind = kind.filter(|_| !exceeds_rate);
         kind.map_or(&[], |kind| &kind.on_refusal)
     }
 

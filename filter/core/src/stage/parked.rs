@@ -128,7 +128,9 @@ impl Parked {
     pub(super) fn sent(&mut self, request: &Request) {
         let sent = self.sent.get_mut(usize::from(request.attributes.kind.0));
         if let (Some(sent), Some(at)) = (sent, request.unanswered_since()) {
-            if sent.count == 0 {
+            // Threads that share the stage read the clock before they wait for its lock, so a
+            // request may come after one that was sent later.
+            if sent.count == 0 || at < sent.since {
                 sent.since = at;
             }
             sent.count = sent.count.saturating_add(1);
@@ -355,5 +357,33 @@ impl Stage {
             self.dispatch(host, now, actions)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_strategies::request::Attributes;
+
+    use super::*;
+    use crate::requests::Phase;
+
+    #[test]
+    fn a_request_that_was_sent_before_those_that_are_counted_leaves_the_count() {
+        let sent_at = |ms: u64| {
+            let at = Instant::from_nanos(ms * 1_000_000);
+            let dequeued = Some(at);
+            Request {
+                phase: Phase::Running { dequeued },
+                ..Request::new(1, Attributes::of(TypeId(0)), at)
+            }
+        };
+        let mut parked = Parked::new(1);
+        for ms in [101, 100] {
+            parked.sent(&sent_at(ms));
+        }
+        for (ms, left) in [(100, 1), (101, 0)] {
+            parked.ended(&sent_at(ms));
+            assert_eq!(parked.sent[0].count, left, "{ms}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of types that hang, over several workers.
 
 use super::*;
-use crate::config::{PathMatch, PathMatchKind};
+use crate::config::{Measure, PathMatch, PathMatchKind};
 use crate::requests::Phase;
 use crate::stats::MAX_TYPES_IN_STATS;
 
@@ -163,6 +163,35 @@ fn a_slow_request_parks_no_other_of_a_type_that_another_worker_rarely_answers() 
     }
     assert_eq!(serve(&mut process, Some(0)), [0; 0]);
     assert_eq!(process.refused, []);
+}
+
+/// The responses began before the edit, so their first bytes aren't late.
+#[test]
+fn streams_that_run_while_their_objective_is_moved_to_the_first_byte_break_no_type() {
+    let measured_at = |end, objectives_ms: [u64; 2]| {
+        let mut config = by_value(32);
+        let slow = &mut config.stages[0].types[0];
+        slow.measure = Some(end);
+        for (objective, ms) in slow.slo.iter_mut().zip(objectives_ms) {
+            objective.objective_us = ms * 1_000;
+        }
+        config
+    };
+    let mut process = Process::new(1, &measured_at(Measure::LastByte, [10_000, 20_000]));
+    (0..200).for_each(|_| _ = serve(&mut process, Some(0)));
+    let streams = [(); 8].map(|()| process.arrive(0, "/slow"));
+    (0..100).for_each(|_| _ = serve(&mut process, None));
+    process.configure(&measured_at(Measure::FirstByte, [100, 200]));
+    (0..20).for_each(|_| _ = serve(&mut process, None));
+    assert_eq!(serve(&mut process, Some(0)), [0; 0]);
+    assert_eq!(process.refused, []);
+    let times = "headgate.policy.ns/p.type.slow.processing_time_us";
+    let before = process.host.recorded(times);
+    for stream in streams {
+        process.finish(stream, Outcome::Completed);
+    }
+    assert_eq!(process.host.recorded(times), before);
+    process.assert_nothing_booked();
 }
 
 /// The backend can't answer a request before its body has arrived.
