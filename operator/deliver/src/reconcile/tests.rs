@@ -297,16 +297,17 @@ fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
         };
         namespaces.iter().fold(edge, with)
     };
-    // The last policy is invalid, and only the first `attached` policies are attached.
+    // Only the first `attached` policies are valid and attached.
     let mistaken = |namespaces: &[&str], attached: usize| {
         let mut example = of(namespaces);
         let mut all = example.plan.attachments.to_vec();
         all.truncate(attached);
         example.plan.attachments = all.into();
-        let policy = example.plan.policies.last_mut().unwrap();
-        policy.accepted = Err("spec.types: none".into());
-        policy.has_version = false;
-        policy.revision = String::new();
+        for policy in &mut example.plan.policies[attached..] {
+            policy.accepted = Err("spec.types: none".into());
+            policy.has_version = false;
+            policy.revision = String::new();
+        }
         example
     };
     let observed = applied(&wish(&of(&["shop", "evil"])));
@@ -325,9 +326,12 @@ fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
     let gone = wish_after(&mistaken(&["evil"], 0), &observed, SHA256);
     assert_eq!(steps(&gone, &observed).delete.len(), 1);
 
-    let alone = applied(&wish(&of(&["evil"])));
-    let kept = wish_after(&mistaken(&["evil"], 0), &alone, SHA256);
-    assert_eq!(steps(&kept, &alone), Steps::default());
+    // Without a valid policy there is nothing to stop.
+    for namespaces in [&["evil"][..], &["shop", "evil"]] {
+        let before = applied(&wish(&of(namespaces)));
+        let kept = wish_after(&mistaken(namespaces, 0), &before, SHA256);
+        assert_eq!(steps(&kept, &before), Steps::default(), "{namespaces:?}");
+    }
 }
 
 #[test]
