@@ -86,14 +86,15 @@ fn leave_unknown(
     });
 }
 
-/// A refused write. It is retried when the wanted or the observed object changes. It is also
-/// retried with growing pauses, because no event reports that a conflicting object was deleted, a
-/// quota was raised, or a webhook works again.
+/// A write that was refused or failed. It is retried when the wanted or the observed object
+/// changes. It is also retried after pauses, because no event reports that a conflicting object was
+/// deleted, a quota was raised, or a webhook works again. The pauses after refusals grow. Without a
+/// pause, each change of a Pod would repeat all writes that fail.
 #[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
-    why: String,
+    state: ObjectState,
     /// The time of the next attempt.
     again: Instant,
     pauses: ExponentialBackoff,
@@ -311,7 +312,7 @@ impl Reconciler {
             if let Some(refusal) = refusal.filter(|r| {
                 r.content == object.content() && r.version == version && Instant::now() < r.again
             }) {
-                failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
+                failures.insert(key.clone(), refusal.state.clone());
                 continue;
             }
             if let Err(why) = self.check_module(object, known, &mut unserved).await {
@@ -335,37 +336,37 @@ impl Reconciler {
             .await;
         for (key, object, version, outcome) in done {
             let (kind, name) = (key.0.kind(), &key.1);
-            match outcome {
+            let before = self.refusals.remove(key);
+            let (state, why) = match outcome {
                 Outcome::Done(value) => {
                     info!(kind, object = %name, "applied");
-                    self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
+                    continue;
                 }
-                Outcome::Refused(why) => {
-                    let before = self.refusals.remove(key);
-                    let before = before.filter(|r| r.content == object.content());
-                    if before.as_ref().is_none_or(|r| r.why != why) {
-                        warn!(kind, object = %name, "not applied; this is retried: {why}");
-                    }
-                    failures.insert(key.clone(), ObjectState::Failed(why.clone()));
-                    let first = self.settings.refused_retry;
-                    let longest = LONGEST_PAUSE.max(first);
-                    let new = || pauses(first, longest);
-                    let mut pauses = before.map_or_else(new, |r| r.pauses);
-                    let refusal = Refusal {
-                        content: object.content().to_owned(),
-                        version,
-                        why,
-                        again: Instant::now() + pauses.next().unwrap_or(longest),
-                        pauses,
-                    };
-                    self.refusals.insert(key.clone(), refusal);
-                }
-                Outcome::Failed(why) => {
-                    warn!(kind, object = %name, "applying failed and is retried: {why}");
-                    failures.insert(key.clone(), ObjectState::Pending(why));
-                }
+                Outcome::Refused(why) => (ObjectState::Failed(why.clone()), why),
+                Outcome::Failed(why) => (ObjectState::Pending(why.clone()), why),
+            };
+            let before = before.filter(|r| r.content == object.content());
+            if before.as_ref().is_none_or(|r| r.state != state) {
+                warn!(kind, object = %name, "not applied; this is retried: {why}");
             }
+            failures.insert(key.clone(), state.clone());
+            let first = self.settings.refused_retry;
+            let longest = LONGEST_PAUSE.max(first);
+            let new = || pauses(first, longest);
+            let mut pauses = before.map_or_else(new, |r| r.pauses);
+            let pause = match state {
+                ObjectState::Failed(_) => pauses.next().unwrap_or(longest),
+                _ => first.min(self.settings.retry),
+            };
+            let refusal = Refusal {
+                content: object.content().to_owned(),
+                version,
+                state,
+                again: Instant::now() + pause,
+                pauses,
+            };
+            self.refusals.insert(key.clone(), refusal);
         }
     }
 

@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicUsize;
+
 use serde_json::json;
 
 use super::*;
@@ -157,6 +159,36 @@ async fn retries_of_refused_writes_share_rounds() {
         assert_eq!(reconciler.refusals.len(), 1);
         assert!(again.unwrap() >= begun + settings().refused_retry);
     }
+}
+
+/// Each change of a Pod causes a round, and Istio's webhook may be down.
+#[tokio::test]
+async fn a_write_that_fails_is_not_repeated_in_each_round() {
+    let (view, mut observed) = listed();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let written = Arc::clone(&writes);
+    let server = api_server(move |_, _, _| {
+        written.fetch_add(1, Ordering::Relaxed);
+        let failure = json!({
+            "kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError",
+            "message": "no",
+        });
+        Some((500, failure))
+    });
+    let settings = Settings {
+        retry: Duration::from_secs(600),
+        refused_retry: Duration::from_secs(600),
+        ..settings()
+    };
+    let mut reconciler = Reconciler::new(server, settings, Arc::default());
+    reconciler.served_again = Some("2026".to_owned());
+    for _ in 0..2 {
+        let (report, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        let states: Vec<_> = report.policies["a/p"].iter().map(|d| &d.state).collect();
+        assert_eq!(states, [&ObjectState::Pending("no".to_owned())]);
+        assert!(again.is_some());
+    }
+    assert_eq!(writes.load(Ordering::Relaxed), 1);
 }
 
 /// A leader may lose its Lease before all plugins are written.
