@@ -107,6 +107,8 @@ pub(crate) struct Reconciler {
     refusals: BTreeMap<Key, Refusal>,
     /// The module that its URL served at the last successful check, and the time of that check.
     served: Option<(ModuleRef, Instant)>,
+    /// The module whose check failed last, with the reason and the time.
+    failed: Option<(ModuleRef, String, Instant)>,
     /// The time since which Istio's agents can fetch the module again, if this process noticed that
     /// they couldn't before.
     served_again: Option<String>,
@@ -129,6 +131,7 @@ impl Reconciler {
             settings,
             refusals: BTreeMap::new(),
             served: None,
+            failed: None,
             served_again: None,
             interrupted: outage.load(Ordering::Relaxed),
             outage,
@@ -297,7 +300,6 @@ impl Reconciler {
     ) {
         self.refusals.retain(|key, _| steps.apply.contains(key));
         let mut ready = Vec::new();
-        let mut unserved = None;
         for key in &steps.apply {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
@@ -315,7 +317,7 @@ impl Reconciler {
                 failures.insert(key.clone(), refusal.state.clone());
                 continue;
             }
-            if let Err(why) = self.check_module(object, known, &mut unserved).await {
+            if let Err(why) = self.check_module(object, known).await {
                 failures.insert(key.clone(), ObjectState::Pending(why));
                 continue;
             }
@@ -371,15 +373,9 @@ impl Reconciler {
     }
 
     /// Checks that the object may name its module. Either the object on the API server already
-    /// names the module, or the module's URL serves it. `unserved` is the module whose check failed
-    /// in this round, with the reason. A check may take long to fail, and isn't repeated for each
-    /// object.
-    async fn check_module(
-        &mut self,
-        object: &Object,
-        known: Option<&Value>,
-        unserved: &mut Option<(ModuleRef, String)>,
-    ) -> Result<(), String> {
+    /// names the module, or the module's URL serves it. A check may take long to fail, and delays
+    /// all writes. So it isn't repeated for each object, and not in each round.
+    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
         };
@@ -389,11 +385,14 @@ impl Reconciler {
         if there || self.served.as_ref().is_some_and(is_fresh) {
             return Ok(());
         }
-        if let Some((_, why)) = unserved.as_ref().filter(|(failed, _)| failed == module) {
+        if let Some((failed, why, at)) = &self.failed
+            && failed == module
+            && at.elapsed() < self.settings.refused_retry
+        {
             return Err(why.clone());
         }
         if let Err(why) = served::check_all(module).await {
-            *unserved = Some((module.clone(), why.clone()));
+            self.failed = Some((module.clone(), why.clone(), Instant::now()));
             return Err(why);
         }
         self.served = Some((module.clone(), Instant::now()));

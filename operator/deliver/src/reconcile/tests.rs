@@ -1,6 +1,8 @@
 use std::sync::atomic::AtomicUsize;
 
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::observed::Source;
@@ -189,6 +191,36 @@ async fn a_write_that_fails_is_not_repeated_in_each_round() {
         assert!(again.is_some());
     }
     assert_eq!(writes.load(Ordering::Relaxed), 1);
+}
+
+/// The check of a URL that hangs takes 10 s, in which nothing else is written.
+#[tokio::test]
+async fn a_module_that_is_not_served_is_not_checked_in_each_round() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = Settings {
+        modules_url: format!("http://{}", listener.local_addr().unwrap()),
+        refused_retry: Duration::from_secs(600),
+        ..settings()
+    };
+    let checks = Arc::new(AtomicUsize::new(0));
+    let checked = Arc::clone(&checks);
+    let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let _refused = listener.accept().await.unwrap();
+            checked.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    let (view, _) = listed();
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(Vec::new())));
+    let mut reconciler = Reconciler::new(api_server(|_, _, _| None), settings, Arc::default());
+    for _ in 0..2 {
+        let (report, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        let state = &report.policies["a/p"][0].state;
+        assert!(matches!(state, ObjectState::Pending(_)), "{state:?}");
+        assert!(again.is_some());
+    }
+    assert_eq!(checks.load(Ordering::Relaxed), 1);
 }
 
 /// A leader may lose its Lease before all plugins are written.
