@@ -259,6 +259,11 @@ impl Reconciler {
         failures.iter().filter_map(again).min()
     }
 
+    /// Returns the shortest time after a failure in which changes don't cause another attempt.
+    fn short_pause(&self) -> Duration {
+        self.settings.refused_retry.min(self.settings.retry)
+    }
+
     async fn delete(
         &mut self,
         wanted: &Wanted,
@@ -359,7 +364,7 @@ impl Reconciler {
             let mut pauses = before.map_or_else(new, |r| r.pauses);
             let pause = match state {
                 ObjectState::Failed(_) => pauses.next().unwrap_or(longest),
-                _ => first.min(self.settings.retry),
+                _ => self.short_pause(),
             };
             let refusal = Refusal {
                 content: object.content().to_owned(),
@@ -387,7 +392,7 @@ impl Reconciler {
         }
         if let Some((failed, why, at)) = &self.failed
             && failed == module
-            && at.elapsed() < self.settings.refused_retry
+            && at.elapsed() < self.short_pause()
         {
             return Err(why.clone());
         }

@@ -199,6 +199,7 @@ async fn a_module_that_is_not_served_is_not_checked_in_each_round() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let settings = Settings {
         modules_url: format!("http://{}", listener.local_addr().unwrap()),
+        retry: Duration::from_secs(600),
         refused_retry: Duration::from_secs(600),
         ..settings()
     };
