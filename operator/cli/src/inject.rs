@@ -59,8 +59,10 @@ pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     for one in &injected {
         let mut is_reached = one.took_name;
         for object in &mut objects {
-            is_reached |= inject::redirect(object, one).map_err(|problem| anyhow!(problem))?;
-            if let Some(warning) = inject::cut_off(object, one) {
+            let reaches = inject::redirect(object, one).map_err(|problem| anyhow!(problem))?;
+            is_reached |= reaches;
+            let headless = reaches.then(|| inject::passed_by(object, one)).flatten();
+            for warning in headless.into_iter().chain(inject::cut_off(object, one)) {
                 writeln!(notes, "warning: {warning}")?;
             }
         }

@@ -31,8 +31,8 @@ impl<'a> Mistaken<'a> {
     /// there is one, the object must stay unchanged.
     ///
     /// At a shared Gateway, a policy of another namespace than the Gateway's isn't returned if the
-    /// object has, or should have, policies of further namespaces. A mistake of one tenant must not
-    /// stop the edits and deletions of others.
+    /// object has, or should have, policies of further namespaces without such mistakes. A mistake
+    /// of one tenant must not stop the edits and deletions of others.
     pub(crate) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
         let observed = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
         let wanted = || wanted.into_iter().flat_map(|o| &o.policies);
@@ -40,7 +40,8 @@ impl<'a> Mistaken<'a> {
         let keeps = |policy: &str| {
             let namespace = namespace_of(policy);
             let mut all = observed.split(',').chain(wanted().map(String::as_str));
-            of_object == Some(namespace) || all.all(|other| namespace_of(other) == namespace)
+            let may_stay = |p: &str| namespace_of(p) == namespace || self.0.contains_key(p);
+            of_object == Some(namespace) || all.all(may_stay)
         };
         let mut missing = observed.split(',').filter(|p| !wanted().any(|w| w == p));
         missing.find(|p| self.0.contains_key(p) && keeps(p))

@@ -86,14 +86,15 @@ fn leave_unknown(
     });
 }
 
-/// A refused write. It is retried when the wanted or the observed object changes. It is also
-/// retried with growing pauses, because no event reports that a conflicting object was deleted, a
-/// quota was raised, or a webhook works again.
+/// A write that was refused or failed. It is retried when the wanted or the observed object
+/// changes. It is also retried after pauses, because no event reports that a conflicting object was
+/// deleted, a quota was raised, or a webhook works again. The pauses after refusals grow. Without a
+/// pause, each change of a Pod would repeat all writes that fail.
 #[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
-    why: String,
+    state: ObjectState,
     /// The time of the next attempt.
     again: Instant,
     pauses: ExponentialBackoff,
@@ -106,6 +107,8 @@ pub(crate) struct Reconciler {
     refusals: BTreeMap<Key, Refusal>,
     /// The module that its URL served at the last successful check, and the time of that check.
     served: Option<(ModuleRef, Instant)>,
+    /// The module whose check failed last, with the reason and the time.
+    failed: Option<(ModuleRef, String, Instant)>,
     /// The time since which Istio's agents can fetch the module again, if this process noticed that
     /// they couldn't before.
     served_again: Option<String>,
@@ -128,6 +131,7 @@ impl Reconciler {
             settings,
             refusals: BTreeMap::new(),
             served: None,
+            failed: None,
             served_again: None,
             interrupted: outage.load(Ordering::Relaxed),
             outage,
@@ -255,6 +259,11 @@ impl Reconciler {
         failures.iter().filter_map(again).min()
     }
 
+    /// Returns the shortest time after a failure in which changes don't cause another attempt.
+    fn short_pause(&self) -> Duration {
+        self.settings.refused_retry.min(self.settings.retry)
+    }
+
     async fn delete(
         &mut self,
         wanted: &Wanted,
@@ -296,7 +305,6 @@ impl Reconciler {
     ) {
         self.refusals.retain(|key, _| steps.apply.contains(key));
         let mut ready = Vec::new();
-        let mut unserved = None;
         for key in &steps.apply {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
@@ -311,10 +319,10 @@ impl Reconciler {
             if let Some(refusal) = refusal.filter(|r| {
                 r.content == object.content() && r.version == version && Instant::now() < r.again
             }) {
-                failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
+                failures.insert(key.clone(), refusal.state.clone());
                 continue;
             }
-            if let Err(why) = self.check_module(object, known, &mut unserved).await {
+            if let Err(why) = self.check_module(object, known).await {
                 failures.insert(key.clone(), ObjectState::Pending(why));
                 continue;
             }
@@ -335,50 +343,44 @@ impl Reconciler {
             .await;
         for (key, object, version, outcome) in done {
             let (kind, name) = (key.0.kind(), &key.1);
-            match outcome {
+            let before = self.refusals.remove(key);
+            let (state, why) = match outcome {
                 Outcome::Done(value) => {
                     info!(kind, object = %name, "applied");
-                    self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
+                    continue;
                 }
-                Outcome::Refused(why) => {
-                    let before = self.refusals.remove(key);
-                    let before = before.filter(|r| r.content == object.content());
-                    if before.as_ref().is_none_or(|r| r.why != why) {
-                        warn!(kind, object = %name, "not applied; this is retried: {why}");
-                    }
-                    failures.insert(key.clone(), ObjectState::Failed(why.clone()));
-                    let first = self.settings.refused_retry;
-                    let longest = LONGEST_PAUSE.max(first);
-                    let new = || pauses(first, longest);
-                    let mut pauses = before.map_or_else(new, |r| r.pauses);
-                    let refusal = Refusal {
-                        content: object.content().to_owned(),
-                        version,
-                        why,
-                        again: Instant::now() + pauses.next().unwrap_or(longest),
-                        pauses,
-                    };
-                    self.refusals.insert(key.clone(), refusal);
-                }
-                Outcome::Failed(why) => {
-                    warn!(kind, object = %name, "applying failed and is retried: {why}");
-                    failures.insert(key.clone(), ObjectState::Pending(why));
-                }
+                Outcome::Refused(why) => (ObjectState::Failed(why.clone()), why),
+                Outcome::Failed(why) => (ObjectState::Pending(why.clone()), why),
+            };
+            let before = before.filter(|r| r.content == object.content());
+            if before.as_ref().is_none_or(|r| r.state != state) {
+                warn!(kind, object = %name, "not applied; this is retried: {why}");
             }
+            failures.insert(key.clone(), state.clone());
+            let first = self.settings.refused_retry;
+            let longest = LONGEST_PAUSE.max(first);
+            let new = || pauses(first, longest);
+            let mut pauses = before.map_or_else(new, |r| r.pauses);
+            let pause = match state {
+                ObjectState::Failed(_) => pauses.next().unwrap_or(longest),
+                _ => self.short_pause(),
+            };
+            let refusal = Refusal {
+                content: object.content().to_owned(),
+                version,
+                state,
+                again: Instant::now() + pause,
+                pauses,
+            };
+            self.refusals.insert(key.clone(), refusal);
         }
     }
 
     /// Checks that the object may name its module. Either the object on the API server already
-    /// names the module, or the module's URL serves it. `unserved` is the module whose check failed
-    /// in this round, with the reason. A check may take long to fail, and isn't repeated for each
-    /// object.
-    async fn check_module(
-        &mut self,
-        object: &Object,
-        known: Option<&Value>,
-        unserved: &mut Option<(ModuleRef, String)>,
-    ) -> Result<(), String> {
+    /// names the module, or the module's URL serves it. A check may take long to fail, and delays
+    /// all writes. So it isn't repeated for each object, and not in each round.
+    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
         };
@@ -388,11 +390,14 @@ impl Reconciler {
         if there || self.served.as_ref().is_some_and(is_fresh) {
             return Ok(());
         }
-        if let Some((_, why)) = unserved.as_ref().filter(|(failed, _)| failed == module) {
+        if let Some((failed, why, at)) = &self.failed
+            && failed == module
+            && at.elapsed() < self.short_pause()
+        {
             return Err(why.clone());
         }
         if let Err(why) = served::check_all(module).await {
-            *unserved = Some((module.clone(), why.clone()));
+            self.failed = Some((module.clone(), why.clone(), Instant::now()));
             return Err(why);
         }
         self.served = Some((module.clone(), Instant::now()));

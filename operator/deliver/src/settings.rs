@@ -112,7 +112,7 @@ pub struct Settings {
     /// served.
     pub retry: Duration,
     /// The pause before the second attempt at a write that the API server refused. Later pauses
-    /// double.
+    /// double. It is also the shortest pause after a write that failed.
     pub refused_retry: Duration,
 }
 

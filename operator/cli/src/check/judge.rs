@@ -428,6 +428,8 @@ pub(crate) fn services(
             .filter_map(|a| injected_ports(a.get(INJECTED_ANNOTATION)?))
             .map(|(app, name)| (i32::from(app), name))
             .unzip();
+        // Its clients find the Pods' addresses in DNS, and choose the port themselves.
+        let is_headless = spec.cluster_ip.as_deref() == Some("None");
         let ports = spec.ports.iter().flatten();
         for port in ports.filter(|p| matches!(p.protocol.as_deref(), None | Some("TCP"))) {
             let target = port.target_port.clone();
@@ -437,6 +439,9 @@ pub(crate) fn services(
                 }
                 IntOrString::String(name) if finds_no_name && names.contains(&name) => {
                     (&mut unreachable, name)
+                }
+                IntOrString::String(name) if is_headless && names.contains(&name) => {
+                    (&mut passing, format!("{name}, headless"))
                 }
                 _ => continue,
             };
@@ -449,7 +454,8 @@ pub(crate) fn services(
         ([], []) => Finding::ok("none bypasses Envoy"),
         ([], passing) => Finding::warning(
             counted(passing, "bypass Envoy"),
-            "name the port in the workload, and set targetPort to this name",
+            "name the port in the workload, and set targetPort to this name; to clients of a \
+             headless Service, give Envoy's port",
         ),
         (unreachable, _) => Finding::error(
             counted(

@@ -1,8 +1,10 @@
 //! The arguments of the webhook that injects Envoys into Pods.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use clap::{Args, Parser};
 use tokio::sync::watch;
 
@@ -59,10 +61,9 @@ impl InjectionArgs {
         let (Some(address), Some(trust)) = (self.injection, trust) else {
             return Ok(None);
         };
-        let Options { settings } = Options::try_parse_from(&self.inject_args)?;
         Ok(Some(Webhook {
+            settings: settings(&self.inject_args)?,
             listener: listen("--injection", address)?,
-            settings,
             trust,
         }))
     }
@@ -77,14 +78,18 @@ impl InjectionArgs {
     }
 }
 
+/// Returns the settings of these options. The webhook would leave every Pod without Envoy if a
+/// request were more than its limit.
+fn settings(options: &[impl AsRef<OsStr>]) -> anyhow::Result<Settings> {
+    let Options { settings } = Options::try_parse_from(options)?;
+    let checked = settings.check_resources();
+    checked.map_err(|why| anyhow!("--inject-arg: {why}"))?;
+    Ok(settings)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn settings(options: &[&str]) -> Result<Settings, clap::Error> {
-        let Options { settings } = Options::try_parse_from(options)?;
-        Ok(settings)
-    }
 
     #[test]
     fn the_last_of_an_option_applies_and_an_unknown_one_is_refused() {
@@ -93,5 +98,8 @@ mod tests {
         assert_eq!((found.image.as_str(), found.concurrency), ("user", 4));
         let unknown = settings(&["--image=chart", "--proxy-cpus=1"]).unwrap_err();
         assert!(unknown.to_string().contains("--proxy-cpus"), "{unknown}");
+        let large = settings(&["--image=chart", "--proxy-memory-request=1Gi"]).unwrap_err();
+        let expected = "--inject-arg: --proxy-memory-request 1Gi is more than --proxy-memory-limit";
+        assert!(large.to_string().starts_with(expected), "{large}");
     }
 }

@@ -966,6 +966,29 @@ fn inject_says_what_it_can_not_do() {
 }
 
 #[test]
+fn inject_warns_of_headless_services() {
+    let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, \
+               ports: [{name: grpc, containerPort: 80}]}]}";
+    let warned = |address: &str, app: &str| {
+        let service = format!(
+            "kind: Service\nmetadata: {{name: s}}\nspec: {{clusterIP: {address}, selector: \
+             {{app: {app}}}, ports: [{{port: 80, targetPort: grpc}}]}}"
+        );
+        let input = format!("{pod}\n---\n{service}");
+        let done = fed(&["inject", "--image=mine:1"], &input);
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stderr).to_owned()
+    };
+    assert_eq!(
+        warned("None", "a"),
+        "warning: Service s is headless: clients that connect to port 80 of its Pods pass Envoy \
+         by, which listens on port 10000\n"
+    );
+    assert_eq!(warned("10.0.0.1", "a"), "");
+    assert_eq!(warned("None", "b"), "");
+}
+
+#[test]
 fn inject_warns_of_network_policies_that_cut_envoy_off() {
     let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, \
                ports: [{name: http, containerPort: 80}]}]}";

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use mark::Mark;
 pub use mark::{INJECTED_ANNOTATION, injected_ports};
 pub use network::cut_off;
-pub use service::{redirect, reset};
+pub use service::{passed_by, redirect, reset};
 pub use settings::Settings;
 
 /// The Pod annotation with the application's port behind Envoy.
@@ -96,7 +96,9 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
             "not injected: with hostNetwork, Envoys of two Pods would share a node's ports",
         )));
     }
-    if template["spec"]["os"]["name"] == "windows" {
+    let spec = &template["spec"];
+    let os = { spec["os"]["name"].as_str() }.or(spec["nodeSelector"]["kubernetes.io/os"].as_str());
+    if os == Some("windows") {
         return Ok(Outcome::Skipped(at(
             "not injected: Envoy's image is for Linux",
         )));

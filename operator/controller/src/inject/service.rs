@@ -41,6 +41,20 @@ pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String
     Ok(reaches)
 }
 
+/// Returns a warning if `service`, which reaches these Pods, is headless. Its clients find the
+/// Pods' addresses in DNS, and choose the port themselves.
+pub fn passed_by(service: &Value, injected: &Injected) -> Option<String> {
+    (service["spec"]["clusterIP"] == "None").then(|| {
+        format!(
+            "{} is headless: clients that connect to port {} of its Pods pass Envoy by, which \
+             listens on port {}",
+            super::name_of(service),
+            injected.app_port,
+            injected.listen_port,
+        )
+    })
+}
+
 /// Restores the original target ports of a Service that selects the Pods of one of these workloads.
 /// Called before [`redirect`], because Envoy may now be in front of another port.
 ///

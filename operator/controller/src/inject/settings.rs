@@ -98,7 +98,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns one line that names the arguments.
-    pub(super) fn check_resources(&self) -> Result<(), String> {
+    pub fn check_resources(&self) -> Result<(), String> {
         let (cpu, memory) = (&self.proxy_cpu_request, &self.proxy_memory_request);
         for (what, request, limit) in [
             ("cpu", cpu, self.proxy_cpu_limit.as_ref()),

@@ -1,4 +1,8 @@
+use std::sync::atomic::AtomicUsize;
+
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::object::OPERATOR_ANNOTATION;
@@ -177,6 +181,67 @@ async fn retries_of_refused_writes_share_rounds() {
     }
 }
 
+/// Each change of a Pod causes a round, and Istio's webhook may be down.
+#[tokio::test]
+async fn a_write_that_fails_is_not_repeated_in_each_round() {
+    let (view, mut observed) = listed();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let written = Arc::clone(&writes);
+    let server = api_server(move |_, _, _| {
+        written.fetch_add(1, Ordering::Relaxed);
+        let failure = json!({
+            "kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError",
+            "message": "no",
+        });
+        Some((500, failure))
+    });
+    let settings = Settings {
+        retry: Duration::from_secs(600),
+        refused_retry: Duration::from_secs(600),
+        ..settings()
+    };
+    let mut reconciler = Reconciler::new(server, settings, Arc::default());
+    reconciler.served_again = Some("2026".to_owned());
+    for _ in 0..2 {
+        let (report, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        let states: Vec<_> = report.policies["a/p"].iter().map(|d| &d.state).collect();
+        assert_eq!(states, [&ObjectState::Pending("no".to_owned())]);
+        assert!(again.is_some());
+    }
+    assert_eq!(writes.load(Ordering::Relaxed), 1);
+}
+
+/// The check of a URL that hangs takes 10 s, in which nothing else is written.
+#[tokio::test]
+async fn a_module_that_is_not_served_is_not_checked_in_each_round() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = Settings {
+        modules_url: format!("http://{}", listener.local_addr().unwrap()),
+        retry: Duration::from_secs(600),
+        refused_retry: Duration::from_secs(600),
+        ..settings()
+    };
+    let checks = Arc::new(AtomicUsize::new(0));
+    let checked = Arc::clone(&checks);
+    let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let _refused = listener.accept().await.unwrap();
+            checked.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    let (view, _) = listed();
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(Vec::new())));
+    let mut reconciler = Reconciler::new(api_server(|_, _, _| None), settings, Arc::default());
+    for _ in 0..2 {
+        let (report, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        let state = &report.policies["a/p"][0].state;
+        assert!(matches!(state, ObjectState::Pending(_)), "{state:?}");
+        assert!(again.is_some());
+    }
+    assert_eq!(checks.load(Ordering::Relaxed), 1);
+}
+
 /// A leader may lose its Lease before all plugins are written.
 #[tokio::test]
 async fn the_end_of_an_outage_is_announced_in_a_later_term_if_the_first_could_not() {
@@ -315,16 +380,17 @@ fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
         };
         namespaces.iter().fold(edge, with)
     };
-    // The last policy is invalid, and only the first `attached` policies are attached.
+    // Only the first `attached` policies are valid and attached.
     let mistaken = |namespaces: &[&str], attached: usize| {
         let mut example = of(namespaces);
         let mut all = example.plan.attachments.to_vec();
         all.truncate(attached);
         example.plan.attachments = all.into();
-        let policy = example.plan.policies.last_mut().unwrap();
-        policy.accepted = Err("spec.types: none".into());
-        policy.has_version = false;
-        policy.revision = String::new();
+        for policy in &mut example.plan.policies[attached..] {
+            policy.accepted = Err("spec.types: none".into());
+            policy.has_version = false;
+            policy.revision = String::new();
+        }
         example
     };
     let observed = applied(&wish(&of(&["shop", "evil"])));
@@ -343,9 +409,12 @@ fn a_mistaken_policy_of_another_namespace_does_not_stop_a_shared_object() {
     let gone = wish_after(&mistaken(&["evil"], 0), &observed, SHA256);
     assert_eq!(steps(&gone, &observed).delete.len(), 1);
 
-    let alone = applied(&wish(&of(&["evil"])));
-    let kept = wish_after(&mistaken(&["evil"], 0), &alone, SHA256);
-    assert_eq!(steps(&kept, &alone), Steps::default());
+    // Without a valid policy there is nothing to stop.
+    for namespaces in [&["evil"][..], &["shop", "evil"]] {
+        let before = applied(&wish(&of(namespaces)));
+        let kept = wish_after(&mistaken(namespaces, 0), &before, SHA256);
+        assert_eq!(steps(&kept, &before), Steps::default(), "{namespaces:?}");
+    }
 }
 
 #[test]

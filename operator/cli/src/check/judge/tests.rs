@@ -363,6 +363,15 @@ fn a_service_that_passes_envoy_by_is_named() {
     let judged = services(&[service("shop", "search", &number)], &pods, None);
     let named = "1 bypass Envoy: shop/search (targetPort 8080)";
     assert_eq!(judged.message, named);
+    let mut headless = service(
+        "shop",
+        "search",
+        &json!({"port": 8080, "targetPort": "http"}),
+    );
+    headless.spec.as_mut().unwrap().cluster_ip = Some("None".to_owned());
+    let judged = services(&[headless], &pods, None);
+    let named = "1 bypass Envoy: shop/search (targetPort http, headless)";
+    assert_eq!((judged.verdict, judged.message.as_str()), (Warning, named));
     let without_selector: Service = serde_json::from_value(json!({
         "metadata": {"name": "search", "namespace": "shop"}, "spec": {"ports": [number]},
     }))

@@ -106,6 +106,10 @@ fn a_pod_that_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
         ("hostNetwork: true", "with hostNetwork"),
         ("os: {name: windows}", "Envoy's image is for Linux"),
         (
+            "nodeSelector: {kubernetes.io/os: windows}",
+            "Envoy's image is for Linux",
+        ),
+        (
             "initContainers: [{name: i, ports: [{containerPort: 10000}]}]",
             "container i has port 10000, which Envoy needs",
         ),
