@@ -61,7 +61,7 @@ pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
         for object in &mut objects {
             let reaches = inject::redirect(object, one).map_err(|problem| anyhow!(problem))?;
             is_reached |= reaches;
-            let headless = reaches.then(|| inject::passed_by(object, one)).flatten();
+            let headless = reaches.then(|| inject::bypassed(object, one)).flatten();
             for warning in headless.into_iter().chain(inject::cut_off(object, one)) {
                 writeln!(notes, "warning: {warning}")?;
             }

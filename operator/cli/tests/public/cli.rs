@@ -981,8 +981,8 @@ fn inject_warns_of_headless_services() {
     };
     assert_eq!(
         warned("None", "a"),
-        "warning: Service s is headless: clients that connect to port 80 of its Pods pass Envoy \
-         by, which listens on port 10000\n"
+        "warning: Service s is headless: clients that connect to port 80 of its Pods bypass \
+         Envoy, which listens on port 10000\n"
     );
     assert_eq!(warned("10.0.0.1", "a"), "");
     assert_eq!(warned("None", "b"), "");

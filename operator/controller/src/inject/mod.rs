@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use mark::Mark;
 pub use mark::{INJECTED_ANNOTATION, injected_ports};
 pub use network::cut_off;
-pub use service::{passed_by, redirect, reset};
+pub use service::{bypassed, redirect, reset};
 pub use settings::Settings;
 
 /// The Pod annotation with the application's port behind Envoy.

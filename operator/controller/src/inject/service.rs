@@ -43,10 +43,10 @@ pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String
 
 /// Returns a warning if `service`, which reaches these Pods, is headless. Its clients find the
 /// Pods' addresses in DNS, and choose the port themselves.
-pub fn passed_by(service: &Value, injected: &Injected) -> Option<String> {
+pub fn bypassed(service: &Value, injected: &Injected) -> Option<String> {
     (service["spec"]["clusterIP"] == "None").then(|| {
         format!(
-            "{} is headless: clients that connect to port {} of its Pods pass Envoy by, which \
+            "{} is headless: clients that connect to port {} of its Pods bypass Envoy, which \
              listens on port {}",
             super::name_of(service),
             injected.app_port,
