@@ -32,9 +32,10 @@ impl Condition {
     }
 }
 
-/// A type of condition. A new type needs a variant here and an entry in [`at`]. An Event about a
-/// false condition is a warning. `headgate status` shows a condition of a new type while it is
-/// present.
+/// A type of condition. A new type needs a variant here with its line in [`Type::ALL`] and
+/// [`Type::as_str`], an entry in [`at`], and its name in the comments of `kubernetes/resource.rs`.
+/// An Event about a false condition is a warning. `headgate status` shows a condition of a new type
+/// while it is present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {

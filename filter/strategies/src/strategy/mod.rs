@@ -8,7 +8,8 @@
 //!
 //! A new base needs a file here with its algorithm, a case in [`base`], and a row in the
 //! conformance suite (`tests/strategies/strategy_conformance.rs`). A new rule of starvation
-//! avoidance needs a file with its algorithm and a case in [`avoidance`].
+//! avoidance needs a file with its algorithm and a case in [`avoidance`]. CONTRIBUTING.md lists the
+//! places in other crates.
 
 mod accept_fraction;
 mod acceptance_allowance;
