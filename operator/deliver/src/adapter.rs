@@ -1,6 +1,7 @@
 //! The kinds of objects that deliveries write.
 
 use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::Value;
 
 /// Defines [`Adapter`] and the properties of each adapter from one list.
 macro_rules! adapters {
@@ -34,6 +35,8 @@ struct Properties {
     /// The group, version and plural of the adapter's objects.
     resource: (&'static str, &'static str, &'static str),
     kind: &'static str,
+    /// Whether an object with this spec is for the proxies of a Gateway.
+    of_gateway: fn(&Value) -> bool,
 }
 
 adapters! {
@@ -43,6 +46,7 @@ adapters! {
         condition: "deliver-config-maps",
         resource: ("", "v1", "configmaps"),
         kind: "ConfigMap",
+        of_gateway: |_| false,
     }
     /// `EnvoyExtensionPolicy`.
     EnvoyGateway {
@@ -50,6 +54,7 @@ adapters! {
         condition: "envoy-gateway",
         resource: ("gateway.envoyproxy.io", "v1alpha1", "envoyextensionpolicies"),
         kind: "EnvoyExtensionPolicy",
+        of_gateway: |_| true,
     }
     /// `WasmPlugin`.
     Istio {
@@ -57,6 +62,7 @@ adapters! {
         condition: "istio-wasm",
         resource: ("extensions.istio.io", "v1alpha1", "wasmplugins"),
         kind: "WasmPlugin",
+        of_gateway: |spec| spec["targetRefs"].is_array(),
     }
     /// `TrafficExtension`.
     IstioExtension {
@@ -64,6 +70,7 @@ adapters! {
         condition: "istio-wasm",
         resource: ("extensions.istio.io", "v1alpha1", "trafficextensions"),
         kind: "TrafficExtension",
+        of_gateway: |spec| spec["targetRefs"].is_array(),
     }
     /// `EnvoyFilter` with the native filter.
     IstioNative {
@@ -71,6 +78,7 @@ adapters! {
         condition: "istio-native",
         resource: ("networking.istio.io", "v1alpha3", "envoyfilters"),
         kind: "EnvoyFilter",
+        of_gateway: |spec| spec["configPatches"][0]["match"]["context"] == "GATEWAY",
     }
 }
 
@@ -105,6 +113,11 @@ impl Adapter {
     #[must_use]
     pub const fn kind(self) -> &'static str {
         self.properties().kind
+    }
+
+    /// Whether `object` is for the proxies of a Gateway.
+    pub(crate) fn is_of_gateway(self, object: &Value) -> bool {
+        (self.properties().of_gateway)(&object["spec"])
     }
 
     /// Returns the API resource of the adapter's objects.

@@ -177,7 +177,7 @@ impl Observed {
             Source::Objects(other) => {
                 other == adapter || other.is_of_istio() && adapter.is_of_istio()
             }
-            Source::GatewayClasses => is_of_gateway(adapter, value),
+            Source::GatewayClasses => adapter.is_of_gateway(value),
         };
         let mut sources = self.sources.iter();
         let unknown = sources.find(|(source, k)| is_needed(**source) && k.served.is_none());
@@ -239,17 +239,6 @@ impl Observed {
         if let Some(known) = self.sources.get_mut(&Source::Objects(adapter)) {
             known.objects.remove(key);
         }
-    }
-}
-
-/// Whether an object is for the proxies of a Gateway.
-fn is_of_gateway(adapter: Adapter, value: &Value) -> bool {
-    let spec = &value["spec"];
-    match adapter {
-        Adapter::ConfigMap => false,
-        Adapter::EnvoyGateway => true,
-        Adapter::Istio | Adapter::IstioExtension => spec["targetRefs"].is_array(),
-        Adapter::IstioNative => spec["configPatches"][0]["match"]["context"] == "GATEWAY",
     }
 }
 
