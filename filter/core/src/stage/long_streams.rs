@@ -6,7 +6,7 @@
 //! when it has held the slot for
 //!
 //! ```text
-//! 10 m, at least 1 s and at most 60 s        m is the mean slot time of its type
+//! 30 m, at least 5 s and at most 60 s        m is the mean slot time of its type
 //! ```
 //!
 //! The rest of the stream then counts as load that the backend has beside its P requests, and the
@@ -24,9 +24,9 @@ use super::Stage;
 use crate::host::Host;
 
 /// The multiple of the mean slot time after which a stream releases its slot.
-const LONG: u32 = 10;
+const LONG: u32 = 30;
 /// The least and the longest time for which a stream holds its slot.
-const HELD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const HELD: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 impl Stage {
     /// Releases the slots of long streams.
