@@ -50,8 +50,8 @@ impl Stage {
         let late = time > last;
         let says_something = match outcome {
             Outcome::Completed | Outcome::Failed => true,
-            // A client that leaves early gives no information about the backend.
-            Outcome::Abandoned => late && request.sent.is_some(),
+            // A client that leaves early, or reads slowly, gives no information about the backend.
+            Outcome::Abandoned => late && request.sent.is_some() && !request.begun,
             Outcome::Unmeasured | Outcome::Unsampled => false,
         };
         if says_something {
@@ -92,7 +92,7 @@ impl Stage {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
                 continue;
             };
-            // A stream that has started is answered, however long it continues.
+            // A response that has begun is an answer, however long it continues.
             let Some(since) = request.unanswered_since() else {
                 continue;
             };
