@@ -98,8 +98,7 @@ impl Stage {
             };
             let kind = request.attributes.kind;
             let time = now.since(since);
-            let response = self.slots.response(request.arrived, at, now);
-            let response = response.saturating_sub(since.since(at));
+            let response = self.slots.response(request, at, now);
             let is_sample = request.weight > 0;
             if is_sample
                 && !request.counted_late

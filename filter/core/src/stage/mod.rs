@@ -905,7 +905,7 @@ impl Stage {
             self.slots.began(kind, dequeued, now, beside);
         }
         if !request.counted_late {
-            let response = self.slots.response(request.arrived, dequeued, now);
+            let response = self.slots.response(request, dequeued, now);
             self.slots.answered(kind, response, request.weight);
         }
         if self.slots.is_representative(beside) {
