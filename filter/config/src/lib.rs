@@ -97,6 +97,15 @@ pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
     ("x-envoy-attempt-count", 1),
     ("grpc-previous-rpc-attempts", 0),
 ];
+/// Headers that a refused request can't get. They name its host, which may be another tenant's, or
+/// delimit the request on its connection.
+pub const FIXED_HEADERS: [&str; 5] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "upgrade",
+];
 /// The name of the type of requests that no other type matches. It is always the last of a stage's
 /// types.
 pub const DEFAULT_TYPE: &str = "default";

@@ -236,6 +236,11 @@ fn headers_for_refused_requests_are_checked() {
             "\"X-Model\"; a header name of a-z, 0-9 and -",
         ),
         (
+            r#"{"name":"host","value":"a"}"#.to_owned(),
+            "[0].name",
+            "\"host\"; none of host, connection, content-length, transfer-encoding, upgrade",
+        ),
+        (
             r#"{"name":"x-model","value":"a\nb"}"#.to_owned(),
             "[0].value",
             "\"a\\nb\"; a header value of 1 byte or more, without control characters",

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use super::place::{Checked, HOUR_US, Place};
-use super::{DEFAULT_TYPE, MAX_CLASSES, MAX_ERRORS, MAX_TOKENS, Match};
+use super::{DEFAULT_TYPE, FIXED_HEADERS, MAX_CLASSES, MAX_ERRORS, MAX_TOKENS, Match};
 
 /// The range of the values of types and classes, and of the tokens for each unit of a header's
 /// value.
@@ -347,6 +347,10 @@ impl TypeConfig {
         for (i, SetHeader { name, value }) in self.on_refusal.iter().enumerate() {
             let at = at.item("on_refusal", i);
             at.header_name("name", name)?;
+            let is_free = !FIXED_HEADERS.contains(&name.as_str());
+            at.ensure("name", is_free, || {
+                format!("{name:?}; none of {}", FIXED_HEADERS.join(", "))
+            })?;
             let is_right = !value.is_empty() && !value.chars().any(char::is_control);
             at.ensure("value", is_right, || {
                 format!("{value:?}; a header value of 1 byte or more, without control characters")

@@ -83,6 +83,9 @@ pub struct Request {
     pub(crate) weight: u32,
     /// The end of the request's processing time, if its response then continues as a stream.
     pub(crate) first_byte: Option<Instant>,
+    /// Whether the response's body has begun. A client that reads slowly may delay its end, so the
+    /// backend no longer owes an answer.
+    pub(crate) begun: bool,
     /// The number of output tokens in the response, if they are counted.
     pub(crate) output: u32,
     /// Whether `output` counts tokens, rather than parts of the response.
@@ -128,6 +131,7 @@ impl Request {
             tokens: 0,
             weight: 1,
             first_byte: None,
+            begun: false,
             output: 0,
             counts_each: false,
             token_time: None,
@@ -157,9 +161,7 @@ impl Request {
     /// in the backend or its answer has begun, and while its body still arrives.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Running { dequeued } if self.first_byte.is_none() => {
-                Some(dequeued?.max(self.sent?))
-            }
+            Phase::Running { dequeued } if !self.begun => Some(dequeued?.max(self.sent?)),
             _ => None,
         }
     }

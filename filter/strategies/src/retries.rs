@@ -9,9 +9,10 @@
 //! the last second. So slots go to first attempts while there are too few slots for them, and the
 //! rule has no effect while all are admitted. Three refusals don't count, because slots may be
 //! free: that of a workflow beyond its rate, that of a deadline that a free slot wouldn't meet, and
-//! that of a request whose size alone misses an objective. Otherwise one client could have the
-//! retries of all others refused. Refused retries don't count as demand. The value cut and the
-//! search for P use first attempts only.
+//! that of a request whose size alone misses an objective. Nor does that of a deadline shorter than
+//! the type's last objective, because a short wait for a slot suffices for it. Otherwise one client
+//! could have the retries of all others refused. Refused retries don't count as demand. The value
+//! cut and the search for P use first attempts only.
 //!
 //! Each worker uses only its own refusals, because in an overload all workers refuse.
 

@@ -623,6 +623,34 @@ fn a_client_that_leaves_the_queue_leaves_no_trace() {
     assert_eq!(process.gauge("type.default.rq_abandoned"), 50);
 }
 
+/// The time after which a client leaves says little about the wait of those that stay.
+#[test]
+fn clients_that_leave_at_once_make_no_estimated_wait_shorter() {
+    let config = config(1, |stage| {
+        stage.queue.discipline = crate::config::Discipline::Slack;
+        stage.queue.timeout_us = 60_000_000;
+    });
+    let mut process = Process::new(1, &config);
+    process.learn_slow();
+    for _ in 0..6 {
+        process.arrive(0, "/slow");
+    }
+    let wait = |process: &Process| {
+        let request = Attributes::of(headgate_strategies::request::TypeId(0));
+        let stage = process.stage(0);
+        let wait = stage.expected_wait(&process.host, process.now, &request);
+        wait.unwrap()
+    };
+    let before = wait(&process);
+    assert!(before > Duration::from_millis(90), "{before:?}");
+    for _ in 0..100 {
+        let stream = process.arrive(0, "/slow");
+        process.pass_time(Duration::from_millis(1));
+        process.finish(stream, Outcome::Abandoned);
+    }
+    assert_eq!(wait(&process), before);
+}
+
 #[test]
 fn the_queue_never_exceeds_its_length() {
     // This strategy doesn't depend on the length of the queue.

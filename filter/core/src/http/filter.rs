@@ -479,6 +479,18 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         }
     }
 
+    /// Records that the body of the response to request `ticket` has begun, unless it is an error.
+    pub(super) fn begun(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
+        let is_answer = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
+        let stage = self.engine.stage_mut(ticket.policy).filter(|_| is_answer);
+        let begun = stream.now().map(|now| {
+            if let Some(stage) = stage {
+                stage.begun(&self.host, now, ticket);
+            }
+        });
+        self.check(stream, begun);
+    }
+
     /// Sets the header with the rejection rate on the response to request `ticket`, if its policy
     /// announces the rate.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {

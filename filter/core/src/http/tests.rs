@@ -564,9 +564,30 @@ fn the_body_of_a_type_without_objectives_for_tokens_is_not_read() {
     let mut proxy = with_objectives();
     let mut plain = proxy.forwarded(&[(":path", "/plain")]);
     plain.answered(&mut proxy.filter, "200", false);
+    // Only the beginning is reported.
+    (plain.inbound).response_part(&mut proxy.filter, &plain.stream);
     assert!(!plain.inbound.awaits_part());
     proxy.done(&mut plain);
     assert_eq!(proxy.token_times("plain"), None);
+}
+
+/// The rest of the body may wait for a client that reads slowly.
+#[test]
+fn the_backend_owes_no_answer_whose_body_has_begun() {
+    for (status, is_owed) in [("200", false), ("500", true)] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        let mut request = proxy.forwarded(&[]);
+        request.answered(&mut proxy.filter, status, false);
+        let owed = |proxy: &Proxy| {
+            let mut requests = proxy.policy().requests.iter();
+            requests.any(|of| of.unanswered_since().is_some())
+        };
+        assert!(owed(&proxy), "headers are no work");
+        (request.inbound).response_part(&mut proxy.filter, &request.stream);
+        assert_eq!(owed(&proxy), is_owed, "{status}");
+        proxy.done(&mut request);
+        assert_eq!(proxy.in_use(), 0);
+    }
 }
 
 /// Each request has a maximum of 90 output tokens, and outputs have ten.

@@ -50,8 +50,8 @@ impl Stage {
         let late = time > last;
         let says_something = match outcome {
             Outcome::Completed | Outcome::Failed => true,
-            // A client that leaves early gives no information about the backend.
-            Outcome::Abandoned => late && request.sent.is_some(),
+            // A client that leaves early, or reads slowly, gives no information about the backend.
+            Outcome::Abandoned => late && request.sent.is_some() && !request.begun,
             Outcome::Unmeasured | Outcome::Unsampled => false,
         };
         if says_something {
@@ -92,14 +92,13 @@ impl Stage {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
                 continue;
             };
-            // A stream that has started is answered, however long it continues.
+            // A response that has begun is an answer, however long it continues.
             let Some(since) = request.unanswered_since() else {
                 continue;
             };
             let kind = request.attributes.kind;
             let time = now.since(since);
-            let response = self.slots.response(request.arrived, at, now);
-            let response = response.saturating_sub(since.since(at));
+            let response = self.slots.response(request, at, now);
             let is_sample = request.weight > 0;
             if is_sample
                 && !request.counted_late

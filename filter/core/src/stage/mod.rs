@@ -444,9 +444,10 @@ impl Stage {
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
-        // A refusal that a free slot wouldn't prevent doesn't show that slots are scarce.
+        // A refusal that a free slot wouldn't prevent doesn't show that slots are scarce. Nor does
+        // that of a client with less time than the type's objectives give to all.
         let is_alone = match reason {
-            Reason::Deadline => self.lacks_time(request),
+            Reason::Deadline => self.lacks_time(request) || self.is_hasty(request),
             Reason::Objective(_) => self.service_times.estimate_of(request).is_late_by_size(),
             _ => false,
         };
@@ -634,7 +635,7 @@ impl Stage {
         else {
             return Ok(());
         };
-        request.first_byte = Some(now);
+        (request.first_byte, request.begun) = (Some(now), true);
         let request = *request;
         self.answered(host, now, request.attributes.kind);
         match request.phase {
@@ -650,6 +651,15 @@ impl Stage {
                 }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Records that the body of an answer that is measured to its end has begun.
+    pub fn begun(&mut self, host: &impl Host, now: Instant, ticket: Ticket) {
+        if let Some(request) = self.requests.of_mut(ticket) {
+            request.begun = true;
+            let kind = request.attributes.kind;
+            self.answered(host, now, kind);
         }
     }
 
@@ -686,7 +696,11 @@ impl Stage {
                     self.used(now, &request, outcome, Duration::ZERO);
                 }
                 self.stats.count(kind, Count::Unmeasured);
-                self.waited(now, &request);
+                if let Some(fifo_wait) = request.fifo_wait {
+                    let group = self.order.group(&request.attributes);
+                    let waited = now.since(request.arrived);
+                    self.places.given_up(group, waited, fifo_wait);
+                }
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
@@ -891,7 +905,7 @@ impl Stage {
             self.slots.began(kind, dequeued, now, beside);
         }
         if !request.counted_late {
-            let response = self.slots.response(request.arrived, dequeued, now);
+            let response = self.slots.response(request, dequeued, now);
             self.slots.answered(kind, response, request.weight);
         }
         if self.slots.is_representative(beside) {

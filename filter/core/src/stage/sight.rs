@@ -187,6 +187,12 @@ impl Stage {
         request.own_deadline.is_some_and(|own| own < least)
     }
 
+    /// Whether a request's own deadline is shorter than the last objective of its type.
+    pub(super) fn is_hasty(&self, request: &Attributes) -> bool {
+        let last = self.service_times.objectives(request.kind).last();
+        (request.own_deadline.zip(last)).is_some_and(|(own, last)| own < last.response_time)
+    }
+
     /// Whether a request must be refused because it [lacks time](Self::lacks_time).
     ///
     /// Refused requests are not measured, so one in [`PROBED`] passes. Otherwise a type that was

@@ -192,12 +192,15 @@ impl Slots {
 
     /// Returns the response time by which the search for P judges a request that is in the backend
     /// from `dequeued` to `now`. It leaves out the queue wait if the request may have waited for
-    /// tokens, and the time before the end of a suspension ([`Auto::resumed`]).
-    pub(super) fn response(&self, arrived: Instant, dequeued: Instant, now: Instant) -> Duration {
-        let is_short = self.budget.binds(arrived);
-        let from = if is_short { dequeued } else { arrived };
+    /// tokens, the time before the end of a suspension ([`Auto::resumed`]), and the time in which
+    /// the request's body arrived, because a client that uploads slowly needs no fewer slots.
+    pub(super) fn response(&self, of: &Request, dequeued: Instant, now: Instant) -> Duration {
+        let is_short = self.budget.binds(of.arrived);
+        let from = if is_short { dequeued } else { of.arrived };
         let resumed = self.found.as_ref().map(|found| found.auto.resumed(now));
-        now.since(from.max(resumed.unwrap_or_default()))
+        let response = now.since(from.max(resumed.unwrap_or_default()));
+        let uploaded = of.sent.map(|sent| sent.since(dequeued));
+        response.saturating_sub(uploaded.unwrap_or_default())
     }
 
     /// Records a request that was answered or is late ([`Auto::answered`]).

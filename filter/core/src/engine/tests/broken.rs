@@ -222,29 +222,85 @@ fn requests_whose_bodies_still_arrive_park_no_other() {
     assert_eq!(serve(&mut process, Some(0)).len(), 1);
 }
 
+impl Process {
+    /// Begins the bodies of the responses to these requests.
+    fn begin(&mut self, streams: &[u32]) {
+        for stream in streams {
+            let (worker, _, At::Queue(ticket) | At::Backend(ticket)) = self.requests[stream];
+            self.with(worker, |engine, host, now, _| {
+                let stage = engine.stage_mut(ticket.policy).unwrap();
+                stage.begun(host, now, ticket);
+            });
+        }
+    }
+}
+
+/// A client that reads slowly delays the end of its response.
+#[test]
+fn responses_that_have_begun_park_no_other() {
+    for (begun, waiting) in [(false, 1), (true, 0)] {
+        let mut process = with_a_rare_type(1);
+        let read = [(); 3].map(|()| process.arrive(0, "/slow"));
+        if begun {
+            process.begin(&read);
+        }
+        for _ in 0..6 {
+            serve(&mut process, None);
+        }
+        assert_eq!(serve(&mut process, Some(0)).len(), waiting, "{begun}");
+    }
+}
+
+/// For `ms`, sends 300 requests a second that are answered after 10 ms.
+fn serve_three(process: &mut Process, ms: u64, path: &'static str) {
+    for _ in (0..ms).step_by(10) {
+        let streams = [(); 3].map(|()| process.arrive(0, path));
+        process.run_for(10 * MS);
+        for stream in streams {
+            process.finish(stream, Outcome::Completed);
+        }
+    }
+}
+
+/// Whether a request of `/slow` goes to the backend at once, where it is answered.
+fn goes_on(process: &mut Process) -> bool {
+    let stream = process.arrive(0, "/slow");
+    let place = process.requests.get(&stream).map(|(_, _, at)| *at);
+    process.run_for(10 * MS);
+    process.finish(stream, Outcome::Completed);
+    matches!(place, Some(At::Backend(_)))
+}
+
+/// Clients that read slowly, and then leave, say nothing about the backend.
+#[test]
+fn responses_that_have_begun_break_no_type() {
+    for begun in [false, true] {
+        let mut process = Process::new(1, &by_value(32));
+        serve_three(&mut process, 500, "/slow");
+        let read: Vec<u32> = (0..24).map(|_| process.arrive(0, "/slow")).collect();
+        if begun {
+            process.begin(&read);
+        }
+        serve_three(&mut process, 2_000, "/");
+        assert_eq!(goes_on(&mut process), begun);
+        if begun {
+            for stream in read {
+                process.finish(stream, Outcome::Abandoned);
+            }
+            process.run_for(200 * MS);
+            // A type that is broken has one probe.
+            (0..3).for_each(|_| _ = process.arrive(0, "/slow"));
+        }
+        let reason = |(_, reason): &(u32, Reason)| *reason == Reason::Unresponsive;
+        assert_eq!(process.refused.iter().any(reason), !begun);
+    }
+}
+
 /// The backend can't answer a request before its body has arrived.
 #[test]
 fn requests_whose_bodies_still_arrive_break_no_type() {
     let mut process = Process::new(1, &by_value(16));
-    // For `ms`, sends 300 requests a second that are answered after 10 ms.
-    let serve = |process: &mut Process, ms: u64, path| {
-        for _ in (0..ms).step_by(10) {
-            let streams = [(); 3].map(|()| process.arrive(0, path));
-            process.run_for(10 * MS);
-            for stream in streams {
-                process.finish(stream, Outcome::Completed);
-            }
-        }
-    };
-    // Whether a request of the type goes to the backend at once, where it is answered.
-    let goes_on = |process: &mut Process| {
-        let stream = process.arrive(0, "/slow");
-        let place = process.requests.get(&stream).map(|(_, _, at)| *at);
-        process.run_for(10 * MS);
-        process.finish(stream, Outcome::Completed);
-        matches!(place, Some(At::Backend(_)))
-    };
-    serve(&mut process, 500, "/slow");
+    serve_three(&mut process, 500, "/slow");
     let uploads: Vec<u32> = (0..4).map(|_| process.arrive(0, "/slow")).collect();
     let each = |process: &mut Process, f: fn(&mut Stage, Ticket, Instant)| {
         for stream in &uploads {
@@ -255,13 +311,13 @@ fn requests_whose_bodies_still_arrive_break_no_type() {
         }
     };
     each(&mut process, |stage, ticket, _| stage.body_follows(ticket));
-    serve(&mut process, 2_000, "/");
+    serve_three(&mut process, 2_000, "/");
     assert!(goes_on(&mut process));
 
     // An answer in the step in which requests become silent would reset their number.
     process.run_for(500 * MS);
     each(&mut process, Stage::sent);
-    serve(&mut process, 2_000, "/");
+    serve_three(&mut process, 2_000, "/");
     assert!(!goes_on(&mut process));
 }
 

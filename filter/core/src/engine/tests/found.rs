@@ -99,6 +99,45 @@ fn long_streams_leave_the_slots_to_other_requests() {
     }
 }
 
+/// The backend answers each upload 10 ms after its body has arrived.
+#[test]
+fn slow_uploads_are_not_late() {
+    for are_uploads in [false, true] {
+        let config = config(4, |stage| {
+            stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
+            stage.types[1].slo = vec![Objective {
+                percentile: 90.0,
+                objective_us: 150_000,
+            }];
+        });
+        let mut process = Process::new(1, &config);
+        for _ in 0..150 {
+            let stream = process.arrive(0, "/");
+            process.run_for(10 * MS);
+            process.finish(stream, Outcome::Completed);
+        }
+        let streams: Vec<u32> = (0..40).map(|_| process.arrive(0, "/")).collect();
+        assert_eq!(process.in_backend(), 40);
+        let each = |process: &mut Process, f: fn(&mut Stage, Ticket, Instant)| {
+            for stream in streams.iter().filter(|_| are_uploads) {
+                let (worker, _, At::Queue(ticket) | At::Backend(ticket)) = process.requests[stream];
+                process.with(worker, |engine, _, now, _| {
+                    f(engine.stage_mut(ticket.policy).unwrap(), ticket, now);
+                });
+            }
+        };
+        each(&mut process, |stage, ticket, _| stage.body_follows(ticket));
+        process.run_for(200 * MS);
+        each(&mut process, Stage::sent);
+        process.run_for(10 * MS);
+        for &stream in &streams[..20] {
+            process.finish(stream, Outcome::Completed);
+        }
+        process.run_for(10 * MS);
+        assert_eq!(process.stage(0).is_unlimited(), are_uploads);
+    }
+}
+
 /// For `ms`, keeps 40 requests in the backend, each for 100 ms. Returns the requests at the end.
 fn serve(process: &mut Process, mut running: Vec<u32>, ms: u64) -> Vec<u32> {
     for n in 0..ms / 10 {

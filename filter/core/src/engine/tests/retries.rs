@@ -92,6 +92,29 @@ fn only_first_attempts_that_find_no_slot_keep_retries_out() {
     assert!(!retried(&mut process), "a first attempt found no slot");
 }
 
+/// A client that has less time than the objectives give to all is refused after a short wait.
+#[test]
+fn a_deadline_shorter_than_the_objectives_keeps_no_retries_out() {
+    for (objective_ms, keeps_out) in [(30, true), (31, false)] {
+        let config = config(1, |stage| {
+            stage.types[0].slo = vec![Objective {
+                percentile: 90.0,
+                objective_us: objective_ms * 1_000,
+            }];
+        });
+        let mut process = Process::new(1, &config);
+        process.learn_slow();
+        let running = process.arrive(0, "/slow");
+        let hasty = process.arrive_with(0, "/slow", Some(Duration::from_millis(30)));
+        process.run_for(Duration::from_millis(40));
+        assert_eq!(process.refused, [(hasty, Reason::Deadline)]);
+        process.finish(running, Outcome::Completed);
+        let retry = attempt(&mut process, 0, "/slow", "2");
+        let is_admitted = process.requests.contains_key(&retry);
+        assert_eq!(is_admitted, !keeps_out, "{objective_ms} ms");
+    }
+}
+
 #[test]
 fn refused_retries_are_in_no_window_of_starvation_avoidance() {
     let mut process = Process::new(

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Measure, Objective, RequestCost, RequestSize, SetHeader, TypeConfig,
+    DEFAULT_TYPE, FIXED_HEADERS, Measure, Objective, RequestCost, RequestSize, SetHeader,
+    TypeConfig,
 };
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
@@ -41,6 +42,7 @@ const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, 
 const TWO_MEASURES: &str = "given beside slo; a type is measured to the first byte or to the last, so \
                             move the percentiles of slo to ttft, or split the type";
 const SETS_NOTHING: &str = "empty; at least one header, which a route matches";
+const FIXED: &str = "the host and framing stay; set another header";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
 const DEFAULT: When = Is("name", DEFAULT_TYPE);
 pub(super) static REQUIREMENTS: Rules = fields! {
@@ -139,8 +141,13 @@ fn on_refusal(given: &[SetHeader], at: &At<'_>) -> Vec<SetHeader> {
     let set = |(i, of): (usize, &SetHeader)| {
         let at = at.item(i);
         at.field("value").text(&of.value);
+        let at = at.field("name");
+        let name = header(&of.name, &at);
+        if FIXED_HEADERS.contains(&name.as_str()) {
+            at.add(format!("{:?}; {FIXED}", of.name));
+        }
         SetHeader {
-            name: header(&of.name, &at.field("name")),
+            name,
             value: of.value.clone(),
         }
     };
@@ -227,6 +234,10 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
             &cel::format("%s matches in all", &[&format!("string({count})")]),
             format!("at most {MAX_MATCHES_OF_ALL}"),
         ));
+    let fixed = FIXED_HEADERS.map(|name| format!("'{name}'"));
+    let rule = format!("!(self.lowerAscii() in [{}])", fixed.join(", "));
+    spec.at("types[].onRefusal.set[].name")
+        .rule(Rule::quoted(rule, "self", FIXED));
     for field in ["slo", "ttft", "tpot"] {
         objectives_schema(&mut spec.at(&format!("types[].{field}")));
     }
