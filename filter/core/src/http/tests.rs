@@ -634,6 +634,7 @@ fn ends(request: &mut Request, filter: &mut Filter<MemoryHost>, details: &str) {
 #[test]
 fn failures_of_the_backend_are_no_measurements() {
     type End = fn(&mut Request, &mut Filter<MemoryHost>);
+    const OF_CLUSTER: &str = "upstream_max_stream_duration_reached";
     let trailers: End = |request, filter| {
         request.answered(filter, "200", false);
         *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
@@ -669,6 +670,20 @@ fn failures_of_the_backend_are_no_measurements() {
         request.inbound.body_follows(filter);
         ends(request, filter, "max_duration_timeout");
     };
+    let cluster_duration: End = |request, filter| ends(request, filter, OF_CLUSTER);
+    let cluster_upload: End = |request, filter| {
+        request.inbound.body_follows(filter);
+        ends(request, filter, OF_CLUSTER);
+    };
+    // A long stream that its cluster's limit ends was answered.
+    let cluster_stream: End = |request, filter| {
+        request.answered(filter, "200", false);
+        request.stream.properties.borrow_mut().clear();
+        request
+            .stream
+            .set(Property::ResponseCodeDetails, OF_CLUSTER);
+        request.inbound.done(filter, &request.stream);
+    };
     for (name, end, failed) in [
         ("trailers", trailers, 1),
         ("alone", alone, 1),
@@ -679,6 +694,9 @@ fn failures_of_the_backend_are_no_measurements() {
         ("duration", duration, 1),
         ("uploaded", uploaded, 1),
         ("upload", upload, 0),
+        ("cluster's duration", cluster_duration, 1),
+        ("upload to the cluster", cluster_upload, 0),
+        ("stream of the cluster", cluster_stream, 0),
     ] {
         let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
         let mut request = proxy.forwarded(&[]);
@@ -686,7 +704,7 @@ fn failures_of_the_backend_are_no_measurements() {
         proxy.done(&mut request);
         assert_eq!(proxy.stat("type.default.rq_failed"), failed, "{name}");
         let completed = proxy.stat("type.default.rq_completed");
-        let completes = failed == 0 && name != "upload";
+        let completes = name == "with body";
         assert_eq!(completed, u64::from(completes), "{name}");
         assert_eq!(proxy.in_use(), 0, "{name}");
     }
