@@ -11,11 +11,12 @@ const CLUSTER_DURATION: &[u8] = b"upstream_max_stream_duration_reached";
 /// answered, failed to answer, or wasn't involved.
 ///
 /// The details of timeouts and resets between Envoy and the backend start with `upstream_`, except
-/// `response_timeout`. All other details, except for a response from the backend, come from Envoy
-/// (no route, no cluster), other filters, or the client.
+/// `response_timeout`. A cache behind Headgate sends the requests that it can't answer to the
+/// backend itself, instead of the router. All other details, except for a response from the
+/// backend, come from Envoy (no route, no cluster), other filters, or the client.
 pub fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
-        Some(b"via_upstream") => Outcome::Completed,
+        Some(b"via_upstream" | b"cache.insert_via_upstream") => Outcome::Completed,
         Some(b"response_timeout") => Outcome::Failed,
         Some(details) if details.starts_with(b"upstream_") => Outcome::Failed,
         _ => Outcome::Unmeasured,
@@ -76,6 +77,8 @@ mod tests {
     fn response_code_details_identify_failures_of_the_backend() {
         for (details, expected) in [
             ("via_upstream", Outcome::Completed),
+            ("cache.insert_via_upstream", Outcome::Completed),
+            ("cache.response_from_cache_filter", Outcome::Unmeasured),
             ("upstream_response_timeout", Outcome::Failed),
             ("response_timeout", Outcome::Failed),
             ("upstream_per_try_timeout", Outcome::Failed),
