@@ -241,6 +241,11 @@ impl Inbound {
                 // The backend answered with a redirect that Envoy follows itself, on a new stream.
                 // Without a host, another filter has replaced the stream.
                 Some(b"internal_redirect") if upstream(stream).is_some() => self.outcome,
+                // `custom_response` in front of this filter has replaced the response, and left the
+                // details empty. Wasm's calls don't return an empty text.
+                None | Some(b"") if self.from_backend || self.outcome == Outcome::Unsampled => {
+                    self.outcome
+                }
                 // The response is incomplete, because the backend aborted it or the client left.
                 details => answer::of_end(details),
             };

@@ -242,6 +242,26 @@ fn a_redirect_that_envoy_follows_is_an_answer() {
     }
 }
 
+/// The body of the backend's response then doesn't pass.
+#[test]
+fn a_response_that_a_filter_in_front_replaces_is_an_answer() {
+    for (status, counted) in [("404", "completed"), ("503", "failed")] {
+        for details in [Some(""), None] {
+            let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+            let mut request = proxy.forwarded(&[]);
+            request.answered(&mut proxy.filter, status, false);
+            request.stream.properties.borrow_mut().clear();
+            if let Some(details) = details {
+                request.stream.set(Property::ResponseCodeDetails, details);
+            }
+            proxy.done(&mut request);
+            assert_eq!(proxy.in_use(), 0);
+            let count = proxy.stat(&format!("type.default.rq_{counted}"));
+            assert_eq!(count, 1, "{status} {details:?}");
+        }
+    }
+}
+
 /// Runs a request up to one callback. Returns whether its slot is free after the callback.
 fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
     let mut proxy = Proxy::new(&stage(more));
