@@ -21,8 +21,10 @@ unsafe extern "C" {
 
 /// The result of a callback for headers (`FilterHeadersStatus`) that continues the request.
 const CONTINUE: u32 = 0;
-/// The result of a callback for headers (`FilterHeadersStatus`) that holds the request.
-const PAUSE: u32 = 1;
+/// The result of a callback for headers (`FilterHeadersStatus`) that holds the request, with its
+/// body: `StopAllIterationAndWatermark`. With `StopIteration` and the plugin's setting
+/// `allow_on_headers_stop_iteration`, the first part of the body would continue the request.
+const PAUSE: u32 = 4;
 
 /// Starts the module. Envoy calls this function once in each VM, before all others.
 #[unsafe(no_mangle)]
@@ -143,5 +145,14 @@ fn trap() {
     let wanted = b"x-headgate-trap";
     if headers.is_ok_and(|bytes| bytes.windows(wanted.len()).any(|part| part == wanted)) {
         panic!("trapped on request");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// `proxy_wasm::FilterHeadersStatus::StopAllIterationAndWatermark`.
+    #[test]
+    fn a_held_request_is_held_with_its_body() {
+        assert_eq!(super::PAUSE, 4);
     }
 }

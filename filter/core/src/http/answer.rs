@@ -3,15 +3,20 @@
 use crate::config::ErrorsConfig;
 use crate::stage::Outcome;
 
+/// The details of a request that reached the `max_stream_duration` of its cluster. Like that of the
+/// stream, this time also covers slow uploads, and ends long streams.
+const CLUSTER_DURATION: &[u8] = b"upstream_max_stream_duration_reached";
+
 /// Returns the outcome for a value of `%RESPONSE_CODE_DETAILS%`, which shows whether the backend
 /// answered, failed to answer, or wasn't involved.
 ///
 /// The details of timeouts and resets between Envoy and the backend start with `upstream_`, except
-/// `response_timeout`. All other details, except for a response from the backend, come from Envoy
-/// (no route, no cluster), other filters, or the client.
+/// `response_timeout`. A cache behind Headgate sends the requests that it can't answer to the
+/// backend itself, instead of the router. All other details, except for a response from the
+/// backend, come from Envoy (no route, no cluster), other filters, or the client.
 pub fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
-        Some(b"via_upstream") => Outcome::Completed,
+        Some(b"via_upstream" | b"cache.insert_via_upstream") => Outcome::Completed,
         Some(b"response_timeout") => Outcome::Failed,
         Some(details) if details.starts_with(b"upstream_") => Outcome::Failed,
         _ => Outcome::Unmeasured,
@@ -27,7 +32,17 @@ pub fn of_details(details: Option<&[u8]>) -> Outcome {
 pub(super) fn of_response(details: Option<&[u8]>, uploads: bool) -> Outcome {
     match details {
         Some(b"max_duration_timeout" | b"stream_idle_timeout") if !uploads => Outcome::Failed,
+        Some(CLUSTER_DURATION) if uploads => Outcome::Unmeasured,
         details => of_details(details),
+    }
+}
+
+/// Returns the outcome for the details of a stream that ends before its response is complete. A
+/// limit on the duration of streams ends long ones, which is no failure.
+pub(super) fn of_end(details: Option<&[u8]>) -> Outcome {
+    match of_details(details) {
+        Outcome::Failed if details != Some(CLUSTER_DURATION) => Outcome::Failed,
+        _ => Outcome::Abandoned,
     }
 }
 
@@ -62,6 +77,8 @@ mod tests {
     fn response_code_details_identify_failures_of_the_backend() {
         for (details, expected) in [
             ("via_upstream", Outcome::Completed),
+            ("cache.insert_via_upstream", Outcome::Completed),
+            ("cache.response_from_cache_filter", Outcome::Unmeasured),
             ("upstream_response_timeout", Outcome::Failed),
             ("response_timeout", Outcome::Failed),
             ("upstream_per_try_timeout", Outcome::Failed),
@@ -92,10 +109,33 @@ mod tests {
             assert_eq!(of_response(details, true), Outcome::Unmeasured);
             assert_eq!(of_details(details), Outcome::Unmeasured);
         }
+        assert_eq!(of_response(Some(CLUSTER_DURATION), false), Outcome::Failed);
+        assert_eq!(
+            of_response(Some(CLUSTER_DURATION), true),
+            Outcome::Unmeasured
+        );
         let details = Some(&b"request_overall_timeout"[..]);
         assert_eq!(of_response(details, false), Outcome::Unmeasured);
         let details = Some(&b"response_timeout"[..]);
         assert_eq!(of_response(details, true), Outcome::Failed);
+    }
+
+    #[test]
+    fn the_end_of_a_long_stream_is_no_failure() {
+        for (details, expected) in [
+            ("max_duration_timeout", Outcome::Abandoned),
+            ("upstream_max_stream_duration_reached", Outcome::Abandoned),
+            ("downstream_remote_disconnect", Outcome::Abandoned),
+            ("via_upstream", Outcome::Abandoned),
+            ("response_timeout", Outcome::Failed),
+            (
+                "upstream_reset_after_response_started{remote_reset}",
+                Outcome::Failed,
+            ),
+        ] {
+            assert_eq!(of_end(Some(details.as_bytes())), expected, "{details}");
+        }
+        assert_eq!(of_end(None), Outcome::Abandoned);
     }
 
     #[test]

@@ -237,17 +237,17 @@ impl Inbound {
         B::ends(filter, stream);
         if self.ticket.is_some() {
             let details = details(stream);
-            let outcome = match answer::of_details(details.as_deref()) {
-                Outcome::Failed => Outcome::Failed,
+            let outcome = match details.as_deref() {
                 // The backend answered with a redirect that Envoy follows itself, on a new stream.
                 // Without a host, another filter has replaced the stream.
-                _ if details.as_deref() == Some(b"internal_redirect")
-                    && upstream(stream).is_some() =>
-                {
+                Some(b"internal_redirect") if upstream(stream).is_some() => self.outcome,
+                // `custom_response` in front of this filter has replaced the response, and left the
+                // details empty. Wasm's calls don't return an empty text.
+                None | Some(b"") if self.from_backend || self.outcome == Outcome::Unsampled => {
                     self.outcome
                 }
                 // The response is incomplete, because the backend aborted it or the client left.
-                _ => Outcome::Abandoned,
+                details => answer::of_end(details),
             };
             self.finish(filter, stream, outcome);
         }

@@ -242,6 +242,26 @@ fn a_redirect_that_envoy_follows_is_an_answer() {
     }
 }
 
+/// The body of the backend's response then doesn't pass.
+#[test]
+fn a_response_that_a_filter_in_front_replaces_is_an_answer() {
+    for (status, counted) in [("404", "completed"), ("503", "failed")] {
+        for details in [Some(""), None] {
+            let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+            let mut request = proxy.forwarded(&[]);
+            request.answered(&mut proxy.filter, status, false);
+            request.stream.properties.borrow_mut().clear();
+            if let Some(details) = details {
+                request.stream.set(Property::ResponseCodeDetails, details);
+            }
+            proxy.done(&mut request);
+            assert_eq!(proxy.in_use(), 0);
+            let count = proxy.stat(&format!("type.default.rq_{counted}"));
+            assert_eq!(count, 1, "{status} {details:?}");
+        }
+    }
+}
+
 /// Runs a request up to one callback. Returns whether its slot is free after the callback.
 fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
     let mut proxy = Proxy::new(&stage(more));
@@ -655,6 +675,7 @@ fn ends(request: &mut Request, filter: &mut Filter<MemoryHost>, details: &str) {
 #[test]
 fn failures_of_the_backend_are_no_measurements() {
     type End = fn(&mut Request, &mut Filter<MemoryHost>);
+    const OF_CLUSTER: &str = "upstream_max_stream_duration_reached";
     let trailers: End = |request, filter| {
         request.answered(filter, "200", false);
         *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
@@ -690,6 +711,20 @@ fn failures_of_the_backend_are_no_measurements() {
         request.inbound.body_follows(filter);
         ends(request, filter, "max_duration_timeout");
     };
+    let cluster_duration: End = |request, filter| ends(request, filter, OF_CLUSTER);
+    let cluster_upload: End = |request, filter| {
+        request.inbound.body_follows(filter);
+        ends(request, filter, OF_CLUSTER);
+    };
+    // A long stream that its cluster's limit ends was answered.
+    let cluster_stream: End = |request, filter| {
+        request.answered(filter, "200", false);
+        request.stream.properties.borrow_mut().clear();
+        request
+            .stream
+            .set(Property::ResponseCodeDetails, OF_CLUSTER);
+        request.inbound.done(filter, &request.stream);
+    };
     for (name, end, failed) in [
         ("trailers", trailers, 1),
         ("alone", alone, 1),
@@ -700,6 +735,9 @@ fn failures_of_the_backend_are_no_measurements() {
         ("duration", duration, 1),
         ("uploaded", uploaded, 1),
         ("upload", upload, 0),
+        ("cluster's duration", cluster_duration, 1),
+        ("upload to the cluster", cluster_upload, 0),
+        ("stream of the cluster", cluster_stream, 0),
     ] {
         let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
         let mut request = proxy.forwarded(&[]);
@@ -707,7 +745,7 @@ fn failures_of_the_backend_are_no_measurements() {
         proxy.done(&mut request);
         assert_eq!(proxy.stat("type.default.rq_failed"), failed, "{name}");
         let completed = proxy.stat("type.default.rq_completed");
-        let completes = failed == 0 && name != "upload";
+        let completes = name == "with body";
         assert_eq!(completed, u64::from(completes), "{name}");
         assert_eq!(proxy.in_use(), 0, "{name}");
     }
