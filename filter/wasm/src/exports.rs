@@ -147,12 +147,3 @@ fn trap() {
         panic!("trapped on request");
     }
 }
-
-#[cfg(test)]
-mod tests {
-    /// `proxy_wasm::FilterHeadersStatus::StopAllIterationAndWatermark`.
-    #[test]
-    fn a_held_request_is_held_with_its_body() {
-        assert_eq!(super::PAUSE, 4);
-    }
-}
