@@ -2,16 +2,16 @@
 //!
 //! The search for P learns from requests that end. Streams of hours hold slots without ending. A P
 //! that was found without them may be less than their number, and then all other requests would
-//! wait until streams end. So while P is searched for, a stream that has begun releases its slot
-//! when it has held the slot for
+//! wait until streams end. So while P is searched for, a request whose response has begun releases
+//! its slot when it has held the slot for
 //!
 //! ```text
 //! 30 m, at least 5 s and at most 60 s        m is the mean slot time of its type
 //! ```
 //!
 //! The rest of the stream then counts as load that the backend has beside its P requests, and the
-//! search follows the slots that this load leaves. The maximum contains the time for which such
-//! streams can stop the others.
+//! search follows the slots that this load leaves. The maximum bounds the time for which such
+//! streams can hold all slots.
 //!
 //! With a configured P or a budget of tokens, streams hold their slots to the end.
 
@@ -35,11 +35,11 @@ impl Stage {
         host: &impl Host,
         now: Instant,
     ) -> Result<(), HostError> {
-        if !(self.config.holds_streams() && self.slots.is_searched()) {
+        if !self.slots.is_searched() {
             return Ok(());
         }
         for request in self.requests.iter_mut() {
-            let begun = request.first_byte.is_some() && request.freed.is_none();
+            let begun = request.begun && request.freed.is_none();
             let Some(held) = request.slot_time(now).filter(|_| begun) else {
                 continue;
             };

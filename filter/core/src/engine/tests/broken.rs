@@ -224,7 +224,7 @@ fn requests_whose_bodies_still_arrive_park_no_other() {
 
 impl Process {
     /// Begins the bodies of the responses to these requests.
-    fn begin(&mut self, streams: &[u32]) {
+    pub(super) fn begin(&mut self, streams: &[u32]) {
         for stream in streams {
             let (worker, _, At::Queue(ticket) | At::Backend(ticket)) = self.requests[stream];
             self.with(worker, |engine, host, now, _| {

@@ -7,10 +7,10 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Returns a process that has found a small P, because requests were late without a limit. As many
 /// `streams` are in progress.
-fn limited(workers: usize, streams: usize) -> Process {
+fn limited(workers: usize, streams: usize, measure: Measure) -> Process {
     let config = config(4, |stage| {
         stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
-        stage.measure = Measure::FirstByte;
+        stage.measure = measure;
         stage.queue.timeout_us = 60_000_000;
         stage.types[1].slo = vec![Objective {
             percentile: 90.0,
@@ -25,7 +25,10 @@ fn limited(workers: usize, streams: usize) -> Process {
     }
     for n in 0..streams {
         let stream = process.arrive(n % workers, "/");
-        process.first_byte(stream);
+        match measure {
+            Measure::FirstByte => process.first_byte(stream),
+            Measure::LastByte => process.begin(&[stream]),
+        }
     }
     let late: Vec<u32> = (0..40).map(|n| process.arrive(n % workers, "/")).collect();
     assert_eq!(process.in_backend(), streams + 40);
@@ -45,7 +48,7 @@ fn limited(workers: usize, streams: usize) -> Process {
 #[test]
 fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
     for workers in [1, 2] {
-        let mut process = limited(workers, 0);
+        let mut process = limited(workers, 0, Measure::LastByte);
         let mut rises = 0;
         for n in 0..200 {
             while process.queued().len() < 20 {
@@ -75,8 +78,9 @@ fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
 /// Streams that go on for hours are more than P.
 #[test]
 fn long_streams_leave_the_slots_to_other_requests() {
-    for workers in [1, 2] {
-        let mut process = limited(workers, 30);
+    let both = |workers| [(workers, Measure::FirstByte), (workers, Measure::LastByte)];
+    for (workers, measure) in [1, 2].into_iter().flat_map(both) {
+        let mut process = limited(workers, 30, measure);
         let streams: Vec<u32> = process.requests.keys().copied().collect();
         assert_eq!(streams.len(), 30);
         let waiting: Vec<u32> = (0..2).map(|n| process.arrive(n % workers, "/")).collect();
