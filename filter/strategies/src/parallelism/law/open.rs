@@ -61,7 +61,7 @@
 //! first burst after an idle time, in which the law may close. For the same reason, of more than a
 //! second without an answer only the end counts: the service time of the requests that are answered
 //! next, or about 0.1 s if that is longer. A stream or a request that hangs may be in the backend
-//! all night, and all answers may be errors for minutes.
+//! all night, and all answers may be errors for minutes. T leaves out the same time.
 //!
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
 //! may be an endpoint that hangs.
