@@ -7,7 +7,13 @@
 //!
 //! Averages cover the part of the window since the first request. If sums were always divided by D,
 //! the demand in the first second would appear as a sixtieth of its value, and a queue would build
-//! up that takes minutes to drain.
+//! up that takes minutes to drain. The window also begins anew after a time longer than D without a
+//! call, in which the process was paused and received nothing.
+//!
+//! A request counts with at most the length of the covered part of the window, or 30 times the mean
+//! if that is longer. Otherwise the end of a response of an hour would raise the mean of thousands
+//! of short requests to a second, and most requests would be refused for D. The mean follows a
+//! lasting change of any size if more than one request in 30 takes long.
 //!
 //! P is for the whole process, so it must be compared with all arrivals of the process. Each worker
 //! adds its counts to process-wide counters at every tick, and adds the other workers' counts to
@@ -24,6 +30,9 @@ use std::time::Duration;
 use crate::host::{HostError, Shared};
 use crate::shared::Counter;
 use crate::time::{Instant, nanos};
+
+/// The maximum ratio of a request's processing time to the mean, if the time exceeds the window.
+const MOST: u64 = 30;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
@@ -66,6 +75,8 @@ pub struct Demand {
     origin: Option<Instant>,
     /// The number of the current step.
     step: u64,
+    /// The last known mean processing time, µs.
+    usual_us: Option<u64>,
     /// `None` if the window has only this worker's requests.
     counters: Option<Counters>,
 }
@@ -83,6 +94,7 @@ impl Demand {
             sum: Bucket::default(),
             origin: None,
             step: 0,
+            usual_us: None,
             counters: None,
         }
     }
@@ -94,8 +106,9 @@ impl Demand {
     pub fn share(&mut self, host: &impl Shared, prefix: &str) -> Result<(), HostError> {
         let counter = |what| Counter::new(host, &format!("{prefix}.demand_{what}"));
         let (completed, processing_us) = (counter("completed")?, counter("processing_us")?);
+        self.usual_us = processing_us.seen().checked_div(completed.seen());
         self.counters = Some(Counters {
-            before_us: processing_us.seen().checked_div(completed.seen()),
+            before_us: self.usual_us,
             received: counter("received")?,
             completed,
             processing_us,
@@ -144,11 +157,17 @@ impl Demand {
         let at = self.step as usize % self.buckets.len();
         self.buckets[at].add(more);
         self.sum.add(more);
+        let mean_us = self.sum.processing_us.checked_div(self.sum.completed);
+        self.usual_us = mean_us.or(self.usual_us);
     }
 
     /// Counts `weight` requests that were served and held their slots for `slot` each.
     pub fn completed(&mut self, now: Instant, slot: Duration, weight: u32) {
+        self.advance(now);
+        let covered_us = self.covered(now) / 1_000;
+        let most = (self.usual_us).map(|usual| usual.saturating_mul(MOST).max(covered_us));
         let micros = u64::try_from(slot.as_micros()).unwrap_or(u64::MAX >> 40);
+        let micros = micros.min(most.unwrap_or(u64::MAX));
         let weight = u64::from(weight);
         self.add(now, 0, weight, micros.saturating_mul(weight));
     }
@@ -164,11 +183,7 @@ impl Demand {
     /// (dpc of §5.2.3). Returns 0 if no request arrived or none was completed.
     pub fn slots(&mut self, now: Instant) -> f64 {
         self.advance(now);
-        let Some(origin) = self.origin else {
-            return 0.0;
-        };
-        let oldest = (self.step + 1).saturating_sub(self.buckets.len() as u64) * self.step_nanos;
-        let covered = nanos(now.since(origin)).saturating_sub(oldest);
+        let covered = self.covered(now);
         if covered == 0 || self.sum.completed == 0 {
             return 0.0;
         }
@@ -177,13 +192,23 @@ impl Demand {
         per_second * seconds
     }
 
+    /// Returns the length of the window's part since the first request, ns.
+    fn covered(&self, now: Instant) -> u64 {
+        let oldest = (self.step + 1).saturating_sub(self.buckets.len() as u64) * self.step_nanos;
+        let since = self.origin.map_or(0, |origin| nanos(now.since(origin)));
+        since.saturating_sub(oldest)
+    }
+
     /// Advances to `now` and drops buckets older than D. A clock that stepped back has no effect.
     fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let step = nanos(now.since(origin)) / self.step_nanos;
-        let gone = step
-            .saturating_sub(self.step)
-            .min(self.buckets.len() as u64);
+        let (gone, all) = (step.saturating_sub(self.step), self.buckets.len() as u64);
+        if gone > all {
+            self.buckets.fill(Bucket::default());
+            (self.sum, self.origin, self.step) = (Bucket::default(), Some(now), 0);
+            return;
+        }
         for passed in 1..=gone {
             let at = (self.step + passed) as usize % self.buckets.len();
             self.sum.remove(std::mem::take(&mut self.buckets[at]));
@@ -236,6 +261,48 @@ mod tests {
         assert!((demand.slots(at(10_000)) - 0.01 / 9.0).abs() < 1e-9);
         assert_eq!(demand.slots(at(15_000)), 0.0);
         assert_eq!(demand.slots(at(1_000_000_000)), 0.0);
+    }
+
+    #[test]
+    fn after_a_pause_of_the_process_the_window_begins_anew() {
+        let mut demand = window();
+        demand.add(at(0), 1, 1, 20_000);
+        for i in 0..100 {
+            demand.add(at(1_000_000 + i * 10), 1, 1, 20_000);
+        }
+        assert!((demand.slots(at(1_001_000)) - 2.0).abs() < 0.01);
+        // Without a pause, the time without requests counts.
+        for s in 1_002..1_100 {
+            demand.slots(at(s * 1_000));
+        }
+        demand.add(at(1_100_000), 1, 1, 20_000);
+        assert!(demand.slots(at(1_100_500)) < 0.01);
+    }
+
+    #[test]
+    fn a_response_of_an_hour_counts_for_no_more_than_the_window() {
+        let mut demand = Demand::new(Duration::from_secs(60), Duration::from_secs(1));
+        // 60 requests/s of 50 ms keep three slots busy.
+        for i in 0..3_600 {
+            demand.add(at(i * 1_000 / 60), 1, 1, 50_000);
+        }
+        demand.completed(at(60_000), Duration::from_secs(3_600), 1);
+        let slots = demand.slots(at(60_000));
+        assert!((3.5..4.1).contains(&slots), "{slots}");
+        // From now on each second has one request of 300 s.
+        let long = Duration::from_secs(300);
+        for s in 61..=400 {
+            demand.add(at(s * 1_000), 1, 0, 0);
+            demand.completed(at(s * 1_000), long, 1);
+        }
+        assert!((demand.slots(at(400_999)) - 300.0).abs() < 1.0);
+        // An empty window remembers the mean, and a new one has no bound until it knows one.
+        let day = Duration::from_secs(86_400);
+        demand.completed(at(900_000), day, 1);
+        assert_eq!(demand.mean_processing(), Some(long * 30));
+        let mut young = window();
+        young.completed(at(0), day, 1);
+        assert_eq!(young.mean_processing(), Some(day));
     }
 
     #[test]

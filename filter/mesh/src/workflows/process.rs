@@ -158,7 +158,9 @@ impl Workflows {
             exchanged: now,
             running: 0,
             accounted: now,
-            generation: 0,
+            // Sums under the numbers of earlier workflows may remain. These were given at less than
+            // one number per µs.
+            generation: (now.as_nanos() / 1_000) as u32,
             shown: false,
             retired: false,
             parts: Parts::default(),
@@ -397,5 +399,61 @@ impl Workflows {
             measured.elapsed = measured.elapsed.saturating_add(done.elapsed);
             measured.work = measured.work.saturating_add(done.work);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::config::FilterConfig;
+    use headgate_strategies::request::{Attributes, TypeId};
+
+    use super::*;
+    use crate::memory::MemoryHost;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// Returns the branch of the first request of new workflows, which goes to the backend at
+    /// `now`.
+    fn first_branch(workflows: &mut Workflows, now: Instant) -> Branch {
+        let mut requests = Requests::default();
+        let part = Part {
+            deadline: None,
+            hasty: false,
+            passed: None,
+            started: None,
+            branch: None,
+            resource: None,
+            done: None,
+        };
+        let request = Request::new(1, Attributes::of(TypeId(0)), now);
+        let ticket = workflows.parts.insert(&mut requests, request, part);
+        workflows.started(now, &mut requests, ticket);
+        let (_, part) = workflows.parts.of(&requests, ticket).unwrap();
+        part.branch.unwrap()
+    }
+
+    #[test]
+    fn new_workflows_continue_no_earlier_sums() {
+        let json = r#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":50,
+            "queue":{"max_length":100,"timeout_us":1000000},
+            "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}],
+            "workflows":{"identify":[{"type":"Header","name":"x-tenant"}],
+                "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
+                "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
+                "workflows":{"a":{"guarantee":50.0}}}}]}"#;
+        let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+        let host = MemoryHost::new();
+        let membership = Membership::join(at(0), 1, &host).unwrap();
+        let new = |now| Workflows::new(&config.stages[0], &membership, 1, now, &host);
+        let mut earlier = new(at(0)).unwrap().unwrap();
+        let branch = first_branch(&mut earlier, at(0));
+        let began = earlier.branches.began(&host, at(1), branch, at(0));
+        assert!(began.unwrap().is_some());
+        let mut later = new(at(2)).unwrap().unwrap();
+        let next = first_branch(&mut later, at(3));
+        assert_eq!((next.worker, next.slot), (branch.worker, branch.slot));
+        assert_eq!(later.branches.load(&host, next).unwrap(), None);
     }
 }

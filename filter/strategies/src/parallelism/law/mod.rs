@@ -500,4 +500,34 @@ mod tests {
         // The requests take 1 s. Within shorter slots, their times don't show the level.
         assert!(law.slot > Duration::from_secs(1), "{:?}", law.slot);
     }
+
+    #[test]
+    fn a_pause_at_the_ceiling_closes_nothing() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        // Streams are in the backend. Short requests pause for a minute, and then take 34 ms
+        // instead of 20.
+        let view = View {
+            mean: 0.02,
+            enforced: true,
+            in_flight: 25.0,
+            shortest: 0.5,
+            bounds: (1, 64),
+            ..View::default()
+        };
+        let mut law = Law {
+            answers: 1_000.0,
+            ceiling: Some(29.0),
+            at_ceiling: Some(AtCeiling::default()),
+            turn: 0.02,
+            ..Law::new(at(0), 25, Duration::ZERO)
+        };
+        (0..=600).for_each(|n| law.step(at(n * 100), &view, 0));
+        law.add(&Fresh {
+            times: [20.0, 20.0 * 0.034, 20.0 * 0.02, 0.002, 20.0 * 0.034 * 0.034],
+            late: [20.0, 20.0, 0.0],
+            ..Fresh::default()
+        });
+        law.step(at(60_100), &view, 0);
+        assert!(law.is_open() && law.at_ceiling.is_some());
+    }
 }

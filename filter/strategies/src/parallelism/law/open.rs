@@ -61,7 +61,7 @@
 //! first burst after an idle time, in which the law may close. For the same reason, of more than a
 //! second without an answer only the end counts: the service time of the requests that are answered
 //! next, or about 0.1 s if that is longer. A stream or a request that hangs may be in the backend
-//! all night, and all answers may be errors for minutes.
+//! all night, and all answers may be errors for minutes. T leaves out the same time.
 //!
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
 //! may be an endpoint that hangs.
@@ -202,7 +202,7 @@ impl Law {
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        let overflows = self.overflows(secs, times, view);
+        let overflows = self.overflows((secs, counted), times, view);
         if is_empty || !overflows && self.late <= LATE.0 {
             return;
         }
@@ -230,10 +230,10 @@ impl Law {
         ceiling.map_or(most, |ceiling| ceiling.clamp(least.max(1).min(most), most))
     }
 
-    /// Moves the ceiling, `secs` after the last move, with the `times` of requests that ended since
-    /// then. Returns whether an arrival would miss its objective because requests wait in the
-    /// backend.
-    fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
+    /// Moves the ceiling, `secs` after the last move, of which `counted` are no pause, with the
+    /// `times` of requests that ended since then. Returns whether an arrival would miss its
+    /// objective because requests wait in the backend.
+    fn overflows(&mut self, (secs, counted): (f64, f64), times: [f64; 5], view: &View) -> bool {
         if self.answers < WARM || view.broken || !view.enforced {
             self.ceiling = None;
             return false;
@@ -257,7 +257,7 @@ impl Law {
             self.at_ceiling = Some(AtCeiling::default());
             return false;
         };
-        *full += secs;
+        *full += counted;
         add(ended, times);
         let (full, [answers, pt, work, doubt, squares]) = (*full, *ended);
         if full < TURNS * self.turn {
