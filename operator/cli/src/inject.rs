@@ -57,6 +57,9 @@ pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
         inject::reset(object, &injected).map_err(|problem| anyhow!(problem))?;
     }
     for one in &injected {
+        if let Some(warning) = &one.host_port {
+            writeln!(notes, "warning: {warning}")?;
+        }
         let mut is_reached = one.took_name;
         for object in &mut objects {
             let reaches = inject::redirect(object, one).map_err(|problem| anyhow!(problem))?;

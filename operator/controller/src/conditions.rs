@@ -143,8 +143,13 @@ pub fn at(
                 None => together(tally.total, programmed(&tally), delivered),
             }
         }
-        Some(target) if state.accepted.is_err() && !state.revision.is_empty() => {
-            let kept = programmed(&tallies.of_target(&state.name, target)).message;
+        // Without a known version, only a delivered object can have the last good one.
+        Some(target)
+            if state.accepted.is_err()
+                && (!state.revision.is_empty() || !state.has_version && delivered.is_some()) =>
+        {
+            let tally = tallies.of_target(&state.name, target);
+            let kept = together(tally.total, programmed(&tally), delivered).message;
             let message = format!("the last good version stays in force: {kept}");
             Condition::new(false, &accepted.reason, message)
         }

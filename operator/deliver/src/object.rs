@@ -164,6 +164,8 @@ impl Object {
         if !owners.is_empty() {
             kept["metadata"]["ownerReferences"] = Value::Array(owners);
         }
+        let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str();
+        let policies = policies.into_iter().flat_map(|all| all.split(','));
         for (field, content) in [("spec", spec), ("data", value["data"].clone())] {
             if !content.is_null() {
                 kept[field] = content;
@@ -172,8 +174,9 @@ impl Object {
         Self {
             adapter,
             key,
-            policies: Vec::new(),
-            seen: false,
+            policies: policies.map(str::to_owned).collect(),
+            // Unknown, because no workload of the plan has its selector of Pods.
+            seen: true,
             module,
             value: kept,
         }

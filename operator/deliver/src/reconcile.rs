@@ -1,6 +1,6 @@
 //! Reconciliation of the wanted objects with the observed ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -86,12 +86,13 @@ fn leave_unknown(
     });
 }
 
-/// A write that was refused or failed. It is retried when the wanted or the observed object
-/// changes. It is also retried after pauses, because no event reports that a conflicting object was
-/// deleted, a quota was raised, or a webhook works again. The pauses after refusals grow. Without a
-/// pause, each change of a Pod would repeat all writes that fail.
+/// A write or deletion that was refused or failed. It is retried when the wanted or the observed
+/// object changes. It is also retried after pauses, because no event reports that a conflicting
+/// object was deleted, a quota was raised, or a webhook works again. The pauses after refusals
+/// grow. Without a pause, each change of a Pod would repeat all writes that fail.
 #[derive(Debug)]
 struct Refusal {
+    /// The content of the write. Empty for a deletion.
     content: String,
     version: Option<String>,
     state: ObjectState,
@@ -264,6 +265,13 @@ impl Reconciler {
         self.settings.refused_retry.min(self.settings.retry)
     }
 
+    /// Returns the outcome of the last attempt at the same, if the pause after it isn't over.
+    fn paused(&self, key: &Key, content: &str, version: Option<&String>) -> Option<ObjectState> {
+        let last = self.refusals.get(key)?;
+        let is_same = last.content == content && last.version.as_ref() == version;
+        (is_same && Instant::now() < last.again).then(|| last.state.clone())
+    }
+
     async fn delete(
         &mut self,
         wanted: &Wanted,
@@ -271,12 +279,18 @@ impl Reconciler {
         observed: &mut Observed,
         failures: &mut BTreeMap<Key, ObjectState>,
     ) {
+        let written = written(wanted, failures);
         for key in &steps.delete {
             let (adapter, name) = key;
             let Some(value) = observed.get(*adapter, name) else {
                 continue;
             };
-            if waits_for_successor(*adapter, value, wanted, failures) {
+            if waits_for_successor(*adapter, value, &written) {
+                continue;
+            }
+            let version = version(value);
+            if let Some(state) = self.paused(key, "", version.as_ref()) {
+                failures.insert(key.clone(), state);
                 continue;
             }
             match apply::delete(&self.client, *adapter, name, value).await {
@@ -290,7 +304,16 @@ impl Reconciler {
                         object = %name,
                         "deleting failed and is retried: {why}"
                     );
-                    failures.insert(key.clone(), ObjectState::Pending(why));
+                    let state = ObjectState::Pending(why);
+                    failures.insert(key.clone(), state.clone());
+                    let refusal = Refusal {
+                        content: String::new(),
+                        version,
+                        state,
+                        again: Instant::now() + self.short_pause(),
+                        pauses: pauses(LONGEST_PAUSE, LONGEST_PAUSE),
+                    };
+                    self.refusals.insert(key.clone(), refusal);
                 }
             }
         }
@@ -303,7 +326,8 @@ impl Reconciler {
         observed: &mut Observed,
         failures: &mut BTreeMap<Key, ObjectState>,
     ) {
-        self.refusals.retain(|key, _| steps.apply.contains(key));
+        self.refusals
+            .retain(|key, _| steps.apply.contains(key) || steps.delete.contains(key));
         let mut ready = Vec::new();
         for key in &steps.apply {
             let Some(object) = wanted.objects.get(key) else {
@@ -315,11 +339,8 @@ impl Reconciler {
             }
             let known = observed.get(key.0, &key.1);
             let version = known.and_then(version);
-            let refusal = self.refusals.get(key);
-            if let Some(refusal) = refusal.filter(|r| {
-                r.content == object.content() && r.version == version && Instant::now() < r.again
-            }) {
-                failures.insert(key.clone(), refusal.state.clone());
+            if let Some(state) = self.paused(key, object.content(), version.as_ref()) {
+                failures.insert(key.clone(), state);
                 continue;
             }
             if let Err(why) = self.check_module(object, known).await {
@@ -411,30 +432,41 @@ fn names(value: &Value, module: &ModuleRef) -> bool {
     text.contains(&format!("\"{}", module.url)) && text.contains(&module.sha256)
 }
 
+/// Returns whether an object was written for each target of the wanted objects. ConfigMaps are
+/// apart, because a ConfigMap can't replace an object that a mesh's proxies read, and such an
+/// object can't replace a ConfigMap.
+fn written<'w>(
+    wanted: &'w Wanted,
+    failures: &BTreeMap<Key, ObjectState>,
+) -> HashMap<(bool, &'w str), bool> {
+    let mut all = HashMap::new();
+    for (key, object) in &wanted.objects {
+        for target in targets(&object.value) {
+            let place = (key.0 == Adapter::ConfigMap, target);
+            *all.entry(place).or_insert(false) |= !failures.contains_key(key);
+        }
+    }
+    all
+}
+
 /// Whether an object to delete is still the only object of a target, because its successor couldn't
 /// be written.
 fn waits_for_successor(
     adapter: Adapter,
     old: &Value,
-    wanted: &Wanted,
-    failures: &BTreeMap<Key, ObjectState>,
+    written: &HashMap<(bool, &str), bool>,
 ) -> bool {
-    let targets = |value: &Value| -> BTreeSet<String> {
-        let all = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
-        let all = all.into_iter().flat_map(|all| all.split(' '));
-        all.map(str::to_owned).collect()
-    };
-    let of_old = targets(old);
-    // A ConfigMap can't replace an object that a mesh's proxies read, and such an object can't
-    // replace a ConfigMap.
-    let is_file = |adapter| adapter == Adapter::ConfigMap;
-    let successors = wanted.objects.iter().filter(|(key, new)| {
-        is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
-    });
-    let mut unwritten = { successors }
-        .map(|(key, _)| failures.contains_key(key))
+    let is_file = adapter == Adapter::ConfigMap;
+    let mut written = targets(old)
+        .filter_map(|target| written.get(&(is_file, target)))
         .peekable();
-    unwritten.peek().is_some() && unwritten.all(|is| is)
+    written.peek().is_some() && !written.any(|is| *is)
+}
+
+/// Returns the targets in an object's annotation.
+fn targets(object: &Value) -> impl Iterator<Item = &str> {
+    let all = object["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
+    all.into_iter().flat_map(|all| all.split(' '))
 }
 
 fn version(value: &Value) -> Option<String> {

@@ -194,7 +194,7 @@ impl Wanted {
                 config_map::set_module(&mut kept.value["data"], path);
             }
             if let Some(object) = object {
-                kept.policies.clone_from(&object.policies);
+                kept.policies.extend_from_slice(&object.policies);
                 let why = format!(
                     "it isn't updated, because its policy {policy} has mistakes, and only this \
                      object has the last good version; correct or delete that policy"

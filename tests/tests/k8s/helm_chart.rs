@@ -267,7 +267,8 @@ fn a_map_or_list_that_is_null_is_rendered_as_an_empty_one() {
     let nulls: Vec<&str> = nulls.iter().map(String::as_str).collect();
     assert_eq!(rendered(&nulls), rendered(&[]));
 
-    // These have defaults.
+    // These have defaults. An empty RUST_LOG would mean errors only.
+    assert_eq!(rendered(&["--set=log.level=null"]), rendered(&[]));
     let objects = rendered(&["--set=resources=null,metrics.dashboards.labels=null"]);
     let containers = objects
         .iter()

@@ -25,6 +25,7 @@ own     elects        coordination.k8s.io/leases                     lease      
 own     tls-authority /secrets                                       -             create
 own     tls-authority /secrets                                       tls-authority get
 own     publish-ca    /namespaces                                    namespace     get
+own     watch-namespace discovery.k8s.io/endpointslices              -             list,watch
 watched -             headgate.dev/admissionpolicies                 -             list,watch
 watched -             headgate.dev/admissionpolicies/status          -             patch
 watched -             /services                                      -             list,watch

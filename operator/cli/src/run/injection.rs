@@ -98,6 +98,10 @@ mod tests {
         assert_eq!((found.image.as_str(), found.concurrency), ("user", 4));
         let unknown = settings(&["--image=chart", "--proxy-cpus=1"]).unwrap_err();
         assert!(unknown.to_string().contains("--proxy-cpus"), "{unknown}");
+        for taken in ["--listen-port=9901", "--listen-port=9902"] {
+            let error = settings(&["--image=chart", taken]).unwrap_err().to_string();
+            assert!(error.contains("Envoy needs this port"), "{error}");
+        }
         let large = settings(&["--image=chart", "--proxy-memory-request=1Gi"]).unwrap_err();
         let expected = "--inject-arg: --proxy-memory-request 1Gi is more than --proxy-memory-limit";
         assert!(large.to_string().starts_with(expected), "{large}");

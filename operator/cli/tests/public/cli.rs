@@ -989,6 +989,25 @@ fn inject_warns_of_headless_services() {
 }
 
 #[test]
+fn inject_warns_of_host_ports() {
+    let warned = |port: &str| {
+        let pod = format!(
+            "kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: c, ports: [{port}]}}]}}"
+        );
+        let done = fed(&["inject", "--image=mine:1", "--app-port=80"], &pod);
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stderr).to_owned()
+    };
+    assert_eq!(
+        warned("{name: http, containerPort: 80, hostPort: 8080}"),
+        "warning: Pod p: clients that connect to hostPort 8080 of its nodes bypass Envoy; remove \
+         the hostPort\n"
+    );
+    let of_another = "{name: http, containerPort: 80}, {containerPort: 81, hostPort: 81}";
+    assert_eq!(warned(of_another), "");
+}
+
+#[test]
 fn inject_warns_of_network_policies_that_cut_envoy_off() {
     let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, \
                ports: [{name: http, containerPort: 80}]}]}";

@@ -131,6 +131,27 @@ fn status_shows_policies_and_the_proxies_of_all_operators() {
     assert_eq!(yaml, json);
 }
 
+/// The chart allows 100 replicas.
+#[test]
+fn status_shows_the_proxies_of_many_operators() {
+    let pods: Vec<String> = (100..201).map(|n| format!("p{n}")).collect();
+    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    let path = |pod: &&str| POD_A.replace("/a:", &format!("/{pod}:"));
+    let paths: Vec<String> = pods.iter().map(path).collect();
+    let reports = pods.iter().map(|pod| report(pod));
+    let mut answers: BTreeMap<&str, Value> =
+        paths.iter().map(String::as_str).zip(reports).collect();
+    answers.extend([
+        (POLICIES, list(&both())),
+        (SLICES, slices(&pods)),
+        (TOKEN, token()),
+    ]);
+    let status = Cluster::new(answers).ask(&["status", "-A", "-o", "json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let proxies = &status["policies"][0]["proxies"];
+    assert_eq!(*proxies, json!({"inSync": 101, "total": 101}));
+}
+
 #[test]
 fn without_operators_policies_are_shown_all_the_same() {
     let cluster = Cluster::new(BTreeMap::from([

@@ -55,6 +55,10 @@ pub struct Injected {
     /// Whether the application's port had this name before, so that Services that use the name
     /// reach Envoy.
     pub took_name: bool,
+    /// The application's port at the injection before this one, or `app_port` at the first.
+    earlier_port: u16,
+    /// A warning if the nodes pass a port of theirs to the application's port.
+    pub host_port: Option<String>,
 }
 
 impl Injected {
@@ -103,11 +107,21 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
             "not injected: Envoy's image is for Linux",
         )));
     }
+    let earlier = mark::remove(template).map_err(|problem| at(&problem))?;
+    let earlier = earlier.map(|mark| mark.app_port);
     let (app_port, port_name, took_name) =
-        add(template, settings).map_err(|problem| at(&problem))?;
+        add(template, settings, earlier).map_err(|problem| at(&problem))?;
     let labels = BTreeMap::deserialize(&template["metadata"]["labels"]);
+    let host_port = port_of(&mut template["spec"], app_port).and_then(|p| p["hostPort"].as_u64());
+    let host_port = host_port.map(|port| {
+        at(&format!(
+            "clients that connect to hostPort {port} of its nodes bypass Envoy; remove the hostPort"
+        ))
+    });
     Ok(Outcome::Injected(Injected {
         labels: labels.unwrap_or_default(),
+        earlier_port: earlier.unwrap_or(app_port),
+        host_port,
         workload,
         namespace,
         app_port,
@@ -125,7 +139,7 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
 pub fn uninject(object: &mut Value) -> Result<bool, String> {
     let name = name_of(object);
     let removed = match object["kind"] == "Service" {
-        true => service::restore(object),
+        true => service::restore(object, |_| true),
         false => template_of(object).and_then(|template| match template {
             Some(template) => mark::remove(template).map(|mark| mark.is_some()),
             None => Ok(false),
@@ -156,10 +170,13 @@ fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     Ok(Some(template))
 }
 
-/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's port, and whether the
-/// application's port had that name before.
-fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool), String> {
-    let earlier = mark::remove(template)?.map(|mark| mark.app_port);
+/// Adds Envoy to a Pod without one. Returns the application's port, the name of Envoy's port, and
+/// whether the application's port had that name before.
+fn add(
+    template: &mut Value,
+    settings: &Settings,
+    earlier: Option<u16>,
+) -> Result<(u16, String, bool), String> {
     let app_port = app_port(template, settings, earlier)?;
     let mut mark = Mark {
         app_port,

@@ -55,14 +55,17 @@ pub fn bypassed(service: &Value, injected: &Injected) -> Option<String> {
     })
 }
 
-/// Restores the original target ports of a Service that selects the Pods of one of these workloads.
-/// Called before [`redirect`], because Envoy may now be in front of another port.
+/// Restores a Service's target ports that were redirected to one of these workloads. Called before
+/// [`redirect`], because Envoy may now be in front of another port. The Service may also select the
+/// Pods of other workloads, whose ports stay redirected.
 ///
 /// # Errors
 /// The Service's annotation isn't in the form that an injection writes.
 pub fn reset(service: &mut Value, injected: &[Injected]) -> Result<(), String> {
-    if injected.iter().any(|one| is_for(service, one)) {
-        restore(service)?;
+    let own = injected.iter().filter(|one| is_for(service, one));
+    let own: Vec<u64> = own.map(|one| one.earlier_port.into()).collect();
+    if !own.is_empty() {
+        restore(service, |port| own.contains(&port))?;
     }
     Ok(())
 }
@@ -77,13 +80,18 @@ fn is_for(object: &Value, injected: &Injected) -> bool {
         && selects(&json!({"matchLabels": selector}), &injected.labels)
 }
 
-/// Restores a Service's original target ports. Returns whether it was redirected to Envoy.
-pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
+/// Restores the original target ports of a Service where these are for an application's port for
+/// which `is_due` is true. Returns whether the Service was redirected to Envoy.
+pub(super) fn restore(service: &mut Value, is_due: impl Fn(u64) -> bool) -> Result<bool, String> {
     let Some(originals) = read::<TargetPorts>(service)? else {
         return Ok(false);
     };
+    let (due, kept): (TargetPorts, TargetPorts) = originals.into_iter().partition(|(port, of)| {
+        let number = of.as_u64().or_else(|| port.parse().ok());
+        number.is_none_or(&is_due)
+    });
     for port in tcp_ports(service) {
-        match originals.get(&port["port"].to_string()) {
+        match due.get(&port["port"].to_string()) {
             Some(Value::Null) => drop(
                 port.as_object_mut()
                     .and_then(|port| port.remove("targetPort")),
@@ -93,6 +101,10 @@ pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
         }
     }
     unset(service, "annotations", INJECTED_ANNOTATION);
+    if !kept.is_empty() {
+        let mark = Value::Object(kept).to_string();
+        set(service, "annotations", INJECTED_ANNOTATION, &mark);
+    }
     Ok(true)
 }
 

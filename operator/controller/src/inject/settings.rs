@@ -3,9 +3,11 @@
 use std::sync::LazyLock;
 
 use clap::Args;
+use clap::builder::TypedValueParser as _;
 use serde::Serialize;
 
 use super::quantity::{amount, quantity};
+use super::sidecar::{ADMIN_PORT, STATS_PORT};
 use crate::endpoint::Endpoint;
 use headgate_xds::module::Kind;
 
@@ -17,6 +19,15 @@ static RELEASED: LazyLock<Option<String>> =
 pub(super) fn released(repository: Option<&str>) -> Option<String> {
     let repository = repository.filter(|repository| !repository.is_empty())?;
     Some(format!("{repository}:{}", env!("CARGO_PKG_VERSION")))
+}
+
+/// Returns `port`, unless Envoy listens on it for another purpose.
+fn free(port: u16) -> Result<u16, &'static str> {
+    match port {
+        ADMIN_PORT => Err("Envoy needs this port for its admin interface; such as 10000"),
+        STATS_PORT => Err("Envoy needs this port for its statistics; such as 10000"),
+        _ => Ok(port),
+    }
 }
 
 /// Arguments of `headgate inject` about the proxy.
@@ -54,7 +65,7 @@ pub struct Settings {
         long,
         value_name = "PORT",
         default_value_t = 10_000,
-        value_parser = clap::value_parser!(u16).range(1..)
+        value_parser = clap::value_parser!(u16).range(1..).try_map(free)
     )]
     pub listen_port: u16,
     /// Port on which the application listens [default: the annotation headgate.dev/app-port of the

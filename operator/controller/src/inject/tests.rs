@@ -226,6 +226,32 @@ fn a_service_follows_an_injection_in_front_of_another_port() {
     assert_eq!(service, before);
 }
 
+#[test]
+fn a_service_keeps_its_ports_for_a_workload_that_is_not_injected_again() {
+    let mut service = json!({
+        "kind": "Service", "metadata": {"namespace": "shop"},
+        "spec": {"selector": {"app": "search"}, "ports": [
+            {"port": 80, "targetPort": 8080}, {"port": 81, "targetPort": 9090},
+        ]},
+    });
+    let before = service.clone();
+    let [mut one, mut other] = [deployment(), deployment()];
+    other["spec"]["template"]["spec"]["containers"][0]["ports"] =
+        json!([{"containerPort": 9090, "name": "api"}]);
+    let mut inject_into = |object: &mut Value| {
+        let injected = injected(object);
+        assert_eq!(reset(&mut service, std::slice::from_ref(&injected)), Ok(()));
+        assert_eq!(redirect(&mut service, &injected), Ok(true));
+        [0, 1].map(|at| service["spec"]["ports"][at]["targetPort"].clone())
+    };
+    inject_into(&mut one);
+    for object in [&mut other, &mut one] {
+        assert_eq!(inject_into(object), ["http", "api"]);
+    }
+    assert_eq!(uninject(&mut service), Ok(true));
+    assert_eq!(service, before);
+}
+
 /// HTTP/3 listens on the same number as HTTPS.
 #[test]
 fn a_udp_port_with_the_number_of_the_applications_port_keeps_its_name() {

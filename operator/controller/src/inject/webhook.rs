@@ -130,8 +130,8 @@ pub(super) fn answer(mut review: Value, settings: &Settings) -> Result<Value, St
     }))
 }
 
-/// Returns the JSON Patch that injects a Pod, and a warning if it isn't injected or if no Service
-/// can reach its Envoy yet.
+/// Returns the JSON Patch that injects a Pod, and a warning if it isn't injected, if no Service can
+/// reach its Envoy yet, or if a port of its node bypasses Envoy.
 fn patch(mut pod: Value, settings: &Settings) -> (Option<Value>, Option<String>) {
     let annotation = |name: &str| !pod["metadata"]["annotations"][name].is_null();
     if annotation(INJECTED_ANNOTATION) {
@@ -164,7 +164,7 @@ fn patch(mut pod: Value, settings: &Settings) -> (Option<Value>, Option<String>)
             one.workload, one.app_port, one.port_name
         )
     });
-    (Some(operations), warning)
+    (Some(operations), warning.or(one.host_port))
 }
 
 #[cfg(test)]

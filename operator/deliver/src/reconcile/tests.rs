@@ -211,6 +211,58 @@ async fn a_write_that_fails_is_not_repeated_in_each_round() {
     assert_eq!(writes.load(Ordering::Relaxed), 1);
 }
 
+#[tokio::test]
+async fn a_deletion_that_fails_is_not_repeated_in_each_round() {
+    let (_, mut observed) = listed();
+    let empty = Example::default();
+    let view = PlannedCluster {
+        cluster: empty.cluster.into(),
+        plan: empty.plan.into(),
+    };
+    let requests = Arc::new(AtomicUsize::new(0));
+    let requested = Arc::clone(&requests);
+    let server = api_server(move |_, _, _| {
+        requested.fetch_add(1, Ordering::Relaxed);
+        let failure = json!({"kind": "Status", "status": "Failure", "code": 500});
+        Some((500, failure))
+    });
+    let settings = Settings {
+        retry: Duration::from_secs(600),
+        refused_retry: Duration::from_secs(600),
+        ..settings()
+    };
+    let mut reconciler = Reconciler::new(server, settings, Arc::default());
+    for _ in 0..2 {
+        let (_, again) = reconciler.round(&view, SHA256, &mut observed).await;
+        assert!(again.is_some());
+    }
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
+
+    let (adapter, name) = key(&wish(&example()));
+    let mut changed = observed.get(adapter, &name).unwrap().clone();
+    changed["metadata"]["resourceVersion"] = json!("2");
+    observed.wrote(adapter, name, changed);
+    reconciler.round(&view, SHA256, &mut observed).await;
+    assert_eq!(requests.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_object_stays_while_its_successor_is_not_written() {
+    let wanted = wish(&example());
+    let mut old = wanted.objects[&key(&wanted)].value.clone();
+    let refused = BTreeMap::from([(key(&wanted), ObjectState::Failed("no".into()))]);
+    let waits = |adapter, old: &Value, failures: &BTreeMap<Key, ObjectState>| {
+        waits_for_successor(adapter, old, &written(&wanted, failures))
+    };
+    assert!(waits(Adapter::IstioExtension, &old, &refused));
+    assert!(!waits(Adapter::IstioExtension, &old, &BTreeMap::new()));
+    assert!(!waits(Adapter::ConfigMap, &old, &refused));
+    old["metadata"]["annotations"][TARGETS_ANNOTATION] = json!("Service/a/gone Service/a/search");
+    assert!(waits(Adapter::Istio, &old, &refused));
+    old["metadata"]["annotations"][TARGETS_ANNOTATION] = json!("Service/a/gone");
+    assert!(!waits(Adapter::Istio, &old, &refused));
+}
+
 /// The check of a URL that hangs takes 10 s, in which nothing else is written.
 #[tokio::test]
 async fn a_module_that_is_not_served_is_not_checked_in_each_round() {
@@ -279,6 +331,12 @@ fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
     example.plan.policies[0].revision = String::new();
     let same = wish_after(&example, &observed, SHA256);
     assert_eq!(steps(&same, &observed), Steps::default());
+    let told = report(&same, &observed, &BTreeMap::new()).programmed("a/p");
+    let (is_programmed, _, message) = told.unwrap();
+    assert!(
+        is_programmed && message.starts_with("delivered as WasmPlugin a/"),
+        "{message}"
+    );
 
     // An operator of another version serves no module but its own.
     let other = "0".repeat(64);
@@ -363,6 +421,8 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     assert_eq!((left.apply.len(), left.delete.len()), (0, 0));
     let why = &wanted.kept[&key(&wanted)];
     assert!(why.contains("policy a/y has mistakes"), "{why}");
+    let kept = &wanted.objects[&key(&wanted)];
+    assert!(kept.policies.contains(&"a/y".to_owned()));
 }
 
 /// At a shared Gateway, one namespace's invalid policy doesn't stop the edits and deletions of

@@ -428,6 +428,12 @@ fn rights_are_those_of_the_arguments() {
         "list pods in b"
     ));
     assert!(!has(&["--watch-namespace=a"], "list pods"));
+    // Replicas find each other by them.
+    assert!(has(
+        &["--watch-namespace=a"],
+        "watch discovery.k8s.io/endpointslices in system"
+    ));
+    assert!(!has(&[], "watch discovery.k8s.io/endpointslices in system"));
     assert!(has(&["--namespace-selector=a=b"], "watch namespaces"));
     assert!(has(
         &["--injection-webhook=headgate"],

@@ -101,6 +101,18 @@ fn a_pod_whose_port_no_service_can_name_gets_a_warning_with_its_envoy() {
 }
 
 #[test]
+fn a_pod_with_a_host_port_gets_a_warning_with_its_envoy() {
+    let mut pod = pod("nodeName: n");
+    pod["spec"]["containers"][0]["ports"][0]["hostPort"] = json!(80);
+    let response = respond(&pod);
+    assert_eq!(response["patchType"], "JSONPatch");
+    let warning = response["warnings"][0].as_str().unwrap();
+    let expected = "headgate: Pod shop/search-: clients that connect to hostPort 80 of its nodes \
+                    bypass Envoy; remove the hostPort";
+    assert_eq!(warning, expected);
+}
+
+#[test]
 fn a_pod_that_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
     for (spec, why) in [
         ("hostNetwork: true", "with hostNetwork"),

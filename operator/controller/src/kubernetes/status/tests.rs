@@ -158,8 +158,20 @@ fn a_status_names_the_mistake_and_the_version_in_force() {
             "the last good version stays in force: 2 of 2 proxies run it"
         )
     );
-    s.targets.clear();
+    // After a restart, only the delivered object has the last good version.
+    s.has_version = false;
     s.revision.clear();
+    let delivered = conditions::Condition::new(true, "Programmed", "delivered as WasmPlugin a/x");
+    let status = wanted(&s, &Tallies::default(), Some(&delivered), None, &at(1)).unwrap();
+    let programmed = &status.ancestors[0].conditions[1];
+    assert_eq!(
+        (programmed.status.as_str(), programmed.message.as_str()),
+        (
+            "False",
+            "the last good version stays in force: delivered as WasmPlugin a/x"
+        )
+    );
+    s.targets.clear();
     let status = wanted(&s, &Tallies::default(), None, None, &at(1)).unwrap();
     assert_eq!(status.ancestors[0].ancestor_ref.kind, "AdmissionPolicy");
     assert_eq!(reasons(&status), [("Invalid", "Invalid")]);
