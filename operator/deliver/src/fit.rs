@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use headgate_core::config::{Direction, FilterConfig, StageConfig};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::object::MAX_BYTES;
 use crate::workload::{Cut, Cuts, Last, Workload};
@@ -147,29 +147,66 @@ fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> O
     Some(Last { stage: last, calls })
 }
 
-/// Returns the inbound configuration in a delivered object of any kind.
+/// Returns the inbound configuration in a delivered object of any kind, without the stages that the
+/// filter of this version refuses. An operator of another version may have written them.
 pub(crate) fn configuration_in(object: &Value) -> Option<FilterConfig> {
     let content = ["spec", "data"].map(|field| &object[field]);
     content
         .into_iter()
-        .find_map(|value| configuration(value, Direction::Inbound))
+        .find_map(|value| find(value, Direction::Inbound, read_stages))
 }
 
 /// Returns the configuration for this direction found at any depth of `value`. It may be an object,
 /// or a text inside an object.
 pub(super) fn configuration(value: &Value, direction: Direction) -> Option<FilterConfig> {
-    let find = |value: &Value| configuration(value, direction);
+    find(value, direction, read)
+}
+
+/// Whether the filter of this version refuses the configuration in the `spec` of an object.
+pub(crate) fn is_refused(spec: &Value) -> bool {
+    match spec {
+        Value::Object(fields) if fields.contains_key("stages") => read(spec).is_none(),
+        Value::Object(fields) => fields.values().any(is_refused),
+        Value::Array(items) => items.iter().any(is_refused),
+        _ => false,
+    }
+}
+
+fn find(
+    value: &Value,
+    direction: Direction,
+    read: fn(&Value) -> Option<FilterConfig>,
+) -> Option<FilterConfig> {
+    let find = |value: &Value| find(value, direction, read);
     match value {
         Value::Object(fields) if fields.contains_key("stages") => {
-            let config = FilterConfig::from_json(value.to_string().as_bytes()).ok();
-            config.filter(|c| c.direction == direction)
+            read(value).filter(|c| c.direction == direction)
         }
         Value::Object(fields) => fields.values().find_map(find),
         Value::Array(items) => items.iter().find_map(find),
         Value::String(text) if text.starts_with('{') => {
             let value: Value = serde_json::from_str(text).ok()?;
-            configuration(&value, direction)
+            find(&value)
         }
         _ => None,
     }
+}
+
+fn read(config: &Value) -> Option<FilterConfig> {
+    FilterConfig::from_json(config.to_string().as_bytes()).ok()
+}
+
+/// Reads a configuration without the stages that can't be read.
+fn read_stages(config: &Value) -> Option<FilterConfig> {
+    if let Some(config) = read(config) {
+        return Some(config);
+    }
+    let mut config = config.clone();
+    let stages = config["stages"].as_array_mut()?;
+    stages.retain(|stage| read(&json!({"stages": [stage]})).is_some());
+    read(&config).or_else(|| {
+        // The calls may belong to one of the other stages.
+        config.as_object_mut()?.remove("outbound");
+        read(&config)
+    })
 }

@@ -7,7 +7,7 @@ use headgate_core::config::StageConfig;
 
 use crate::adapter::Adapter;
 use crate::cluster::{Cluster, ObjectKey};
-use crate::fit::Fit;
+use crate::fit::{Fit, is_refused};
 use crate::installed::Installed;
 use crate::mistaken::Mistaken;
 use crate::object::{MAX_BYTES, ModuleRef, OPERATOR_ANNOTATION, Object};
@@ -194,6 +194,11 @@ impl Wanted {
                 config_map::set_module(&mut kept.value["data"], path);
             }
             if let Some(object) = object {
+                // The module of this version refuses the whole configuration. A proxy that starts
+                // would then enforce none of the object's policies.
+                if kept.module.is_some() && is_refused(&value["spec"]) {
+                    continue;
+                }
                 kept.policies.extend_from_slice(&object.policies);
                 let why = format!(
                     "it isn't updated, because its policy {policy} has mistakes, and only this \

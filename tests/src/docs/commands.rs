@@ -89,7 +89,7 @@ pub const WITH_PLANES: [&str; 4] = [
 ];
 
 /// The prefixes of commands, each with its place. The first matching prefix counts.
-pub const TABLE: [(&str, Runs); 41] = [
+pub const TABLE: [(&str, Runs); 42] = [
     ("dist/headgate run ", Runs::OnANode),
     ("dist/headgate status --admin ", Runs::OnANode),
     ("dist/headgate top", Runs::OnANode),
@@ -100,6 +100,10 @@ pub const TABLE: [(&str, Runs); 41] = [
     ("dist/headgate simulate --scenario list", Runs::Everywhere),
     ("headgate simulate --scenario ", Runs::Not(MINUTES)),
     ("dist/headgate simulate --scenario ", Runs::Not(MINUTES)),
+    (
+        "headgate validate policies.yaml",
+        Runs::Not("other tests may have policies with mistakes"),
+    ),
     ("headgate ", Runs::Everywhere),
     ("dist/headgate ", Runs::Everywhere),
     ("kubectl headgate check", Runs::OnANode),

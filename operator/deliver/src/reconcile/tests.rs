@@ -425,6 +425,45 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     assert!(kept.policies.contains(&"a/y".to_owned()));
 }
 
+/// The rules of another version may have accepted a policy that the filter of this version refuses.
+/// The filter would refuse the other policies of the object, too.
+#[test]
+fn a_stage_that_this_version_refuses_does_not_stop_the_rest_of_its_object() {
+    let mut after = ["x", "y", "z"].iter().fold(
+        Example::default().gateway("a/edge", "eg"),
+        |example, name| {
+            let route = format!("HTTPRoute/a/{name}");
+            let pattern = format!("httproute/a/{name}/*");
+            let example = example.route(&route, &["a/edge"]);
+            example.at_gateway(&format!("a/{name}"), &route, "a/edge", &[&pattern])
+        },
+    );
+    let before = wish(&after);
+    let mut observed = applied(&before);
+    let (adapter, name) = key(&before);
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    let stages = &mut value["spec"]["wasm"][0]["config"]["stages"];
+    let mut stages = stages.as_array_mut().unwrap().iter_mut();
+    let stage = stages.find(|stage| stage["policy"] == "a/y").unwrap();
+    stage["types"][0]["on_refusal"] = json!([{"name": "host", "value": "b"}]);
+    observed.wrote(adapter, name, value);
+
+    let mut all = after.plan.attachments.to_vec();
+    all.truncate(1);
+    after.plan.attachments = all.into();
+    for policy in &mut after.plan.policies[1..] {
+        policy.accepted = Err("spec.types: none".into());
+        policy.has_version = false;
+        policy.revision = String::new();
+    }
+    let wanted = wish_after(&after, &observed, &"0".repeat(64));
+    let object = wanted.objects.values().next().unwrap();
+    assert_eq!(object.policies, ["a/x", "a/z"]);
+    let stages = &object.value["spec"]["wasm"][0]["config"]["stages"];
+    assert_eq!(stages.as_array().unwrap().len(), 2);
+    assert!(wanted.kept.is_empty(), "{:?}", wanted.kept);
+}
+
 /// At a shared Gateway, one namespace's invalid policy doesn't stop the edits and deletions of
 /// other namespaces, even if its last valid version can't be combined with their policies.
 #[test]
