@@ -27,6 +27,11 @@ impl<'a> Mistaken<'a> {
         Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
     }
 
+    /// Whether `policy` is one of these policies.
+    pub(crate) fn has(&self, policy: &str) -> bool {
+        self.0.contains_key(policy)
+    }
+
     /// Returns one of these policies that is in the observed object `value` but not in `wanted`. If
     /// there is one, the object must stay unchanged.
     ///
@@ -40,11 +45,11 @@ impl<'a> Mistaken<'a> {
         let keeps = |policy: &str| {
             let namespace = namespace_of(policy);
             let mut all = observed.split(',').chain(wanted().map(String::as_str));
-            let may_stay = |p: &str| namespace_of(p) == namespace || self.0.contains_key(p);
+            let may_stay = |p: &str| namespace_of(p) == namespace || self.has(p);
             of_object == Some(namespace) || all.all(may_stay)
         };
         let mut missing = observed.split(',').filter(|p| !wanted().any(|w| w == p));
-        missing.find(|p| self.0.contains_key(p) && keeps(p))
+        missing.find(|p| self.has(p) && keeps(p))
     }
 
     /// Returns the workload with some of these policies added, namely those that its observed

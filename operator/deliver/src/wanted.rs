@@ -190,6 +190,9 @@ impl Wanted {
                 continue;
             };
             let mut kept = Object::kept(adapter, key.clone(), value, module);
+            // Users of the object's namespace may add any policy to its annotation. The plan has
+            // the objects of the other policies.
+            kept.policies.retain(|policy| mistaken.has(policy));
             if let (Adapter::ConfigMap, Some(path)) = (adapter, path) {
                 config_map::set_module(&mut kept.value["data"], path);
             }

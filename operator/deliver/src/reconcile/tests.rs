@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::object::OPERATOR_ANNOTATION;
+use crate::object::{OPERATOR_ANNOTATION, POLICIES_ANNOTATION};
 use crate::observed::Source;
 use crate::tests::{Example, SHA256, installed, settings};
 use crate::watch::Seen;
@@ -337,6 +337,14 @@ fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
         is_programmed && message.starts_with("delivered as WasmPlugin a/"),
         "{message}"
     );
+
+    // Users of its namespace may write the annotation, so it says nothing about valid policies.
+    let mut forged = observed.get(adapter, &key(&same).1).unwrap().clone();
+    forged["metadata"]["annotations"][POLICIES_ANNOTATION] = json!("a/p,b/valid");
+    let mut with_forged = Observed::new(&[PLUGINS]);
+    with_forged.wrote(adapter, key(&same).1, forged);
+    let kept = wish_after(&example, &with_forged, SHA256);
+    assert_eq!(kept.objects[&key(&kept)].policies, ["a/p"]);
 
     // An operator of another version serves no module but its own.
     let other = "0".repeat(64);
