@@ -103,6 +103,28 @@ fn long_streams_leave_the_slots_to_other_requests() {
     }
 }
 
+/// The edit makes the stream's slot time unknown.
+#[test]
+fn a_long_stream_releases_its_slot_after_an_edit_of_the_measure() {
+    let measuring = |measure| {
+        config(4, |stage| {
+            stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
+            stage.measure = measure;
+        })
+    };
+    let mut process = Process::new(1, &measuring(Measure::LastByte));
+    let stream = process.arrive(0, "/");
+    process.begin(&[stream]);
+    process.run_for(1_000 * MS);
+    process.configure(&measuring(Measure::FirstByte));
+    process.run_for(1_000 * MS);
+    assert_eq!(process.gauge("slots_in_use"), 1);
+    process.run_for(4_000 * MS);
+    assert_eq!(process.gauge("slots_in_use"), 0);
+    process.finish(stream, Outcome::Completed);
+    assert_eq!(process.gauge("slots_in_use"), 0);
+}
+
 /// The strategy's average is that of slot times.
 #[test]
 fn a_long_response_counts_with_the_time_until_it_released_its_slot() {
