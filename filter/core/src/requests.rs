@@ -107,7 +107,7 @@ pub struct Request {
     pub(crate) silent: bool,
     /// The time at which the request released its slot before its end, and its upstream host at
     /// that time if that host hung.
-    pub(crate) freed: Option<(Instant, Option<Upstream>)>,
+    pub freed: Option<(Instant, Option<Upstream>)>,
     /// The number of slots in use when the request got its slot.
     pub(crate) beside: u32,
     /// Whether the request waits apart from the queue, because no request of its type is answered.

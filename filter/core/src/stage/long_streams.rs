@@ -22,6 +22,7 @@ use headgate_strategies::time::Instant;
 
 use super::Stage;
 use crate::host::Host;
+use crate::requests::Phase;
 
 /// The multiple of the mean slot time after which a stream releases its slot.
 const LONG: u32 = 30;
@@ -39,10 +40,14 @@ impl Stage {
             return Ok(());
         }
         for request in self.requests.iter_mut() {
-            let begun = request.begun && request.freed.is_none();
-            let Some(held) = request.slot_time(now).filter(|_| begun) else {
+            let Phase::Running { dequeued } = request.phase else {
                 continue;
             };
+            if !request.begun || request.freed.is_some() {
+                continue;
+            }
+            // After an edit, the start may be unknown.
+            let held = now.since(dequeued.unwrap_or(request.arrived));
             let mean = self.service_times.mean(request.attributes.kind);
             let most = mean.unwrap_or_default().saturating_mul(LONG);
             if held > most.clamp(HELD.0, HELD.1) {

@@ -914,12 +914,12 @@ impl Stage {
             let (of, output) = (&request.attributes, request.real_output());
             times.record_cost(of, output, processing, weight);
         }
-        // A stream still holds its slot, so its slot time is not known and the mean is used.
+        // A stream still holds its slot, so its slot time is not known and the mean is used. A long
+        // response may have released its slot before its end.
         let slot = match request.first_byte {
-            Some(_) => self.service_times.mean(kind).unwrap_or_default(),
-            None => processing,
+            Some(_) => processing.max(self.service_times.mean(kind).unwrap_or_default()),
+            None => request.slot_time(now).unwrap_or_default(),
         };
-        let slot = slot.max(processing);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),

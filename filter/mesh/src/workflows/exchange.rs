@@ -51,6 +51,7 @@ impl Workflows {
         let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
+            self.recount(now, requests);
             // The id of a workflow must not get another name while a request counts for the id,
             // such as a stream that lasts for days.
             for workflow in self.parts.workflows(requests) {

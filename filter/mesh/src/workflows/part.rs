@@ -99,6 +99,15 @@ impl Parts {
         parts.filter_map(move |(ticket, _)| Some(WorkflowId(origin(requests.of(*ticket)?).flow)))
     }
 
+    /// Returns the number of requests in the backend, without those that released their slots.
+    pub(super) fn running(&self, requests: &Requests) -> u32 {
+        let holds_slot = |of: &Request| of.freed.is_none();
+        let parts = self.0.iter().flatten();
+        let started = parts.filter(|(_, part)| part.started.is_some());
+        let running = started.filter(|(ticket, _)| requests.of(*ticket).is_some_and(holds_slot));
+        u32::try_from(running.count()).unwrap_or(u32::MAX)
+    }
+
     /// Whether any request has a part.
     pub(super) fn any(&self, requests: &Requests) -> bool {
         let mut parts = self.0.iter().flatten();

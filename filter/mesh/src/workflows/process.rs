@@ -63,7 +63,8 @@ pub struct Workflows {
     /// The revision of the service names that stats use.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
-    /// The number of requests in the backend. Their slot time until `accounted` has been added.
+    /// The number of requests in the backend that hold slots. Slots that were released since the
+    /// last exchange still count. Their slot time until `accounted` has been added.
     running: u32,
     accounted: Instant,
     /// The number of the last request that went to the backend.
@@ -347,6 +348,12 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
+    /// Counts the requests with slots anew, because requests may release slots before their ends.
+    pub(super) fn recount(&mut self, now: Instant, requests: &Requests) {
+        self.account(now);
+        self.running = self.parts.running(requests);
+    }
+
     /// Records the end of the request of `ticket`. A request that went to the backend counts in
     /// costs and in calls per request even if it isn't `answered`, because its slot time and its
     /// calls count as well. Otherwise a workflow whose requests fail late would cost nothing.
@@ -362,6 +369,7 @@ impl Workflows {
             return;
         };
         let (part, slot_time) = (*part, request.slot_time(now));
+        let held_slot = request.freed.is_none();
         let Origin { flow, sender } = origin(request);
         let workflow = WorkflowId(flow);
         self.account(now);
@@ -371,7 +379,7 @@ impl Workflows {
         let Some(started) = part.started else {
             return;
         };
-        self.running = self.running.saturating_sub(1);
+        self.running = self.running.saturating_sub(u32::from(held_slot));
         let measured = self.measured.workflow(workflow);
         measured.completed += 1;
         let service = slot_time.unwrap_or(now.since(started));
@@ -414,28 +422,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns the branch of the first request of new workflows, which goes to the backend at
-    /// `now`.
-    fn first_branch(workflows: &mut Workflows, now: Instant) -> Branch {
-        let mut requests = Requests::default();
-        let part = Part {
-            deadline: None,
-            hasty: false,
-            passed: None,
-            started: None,
-            branch: None,
-            resource: None,
-            done: None,
-        };
-        let request = Request::new(1, Attributes::of(TypeId(0)), now);
-        let ticket = workflows.parts.insert(&mut requests, request, part);
-        workflows.started(now, &mut requests, ticket);
-        let (_, part) = workflows.parts.of(&requests, ticket).unwrap();
-        part.branch.unwrap()
-    }
-
-    #[test]
-    fn new_workflows_continue_no_earlier_sums() {
+    fn config() -> FilterConfig {
         let json = r#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":50,
             "queue":{"max_length":100,"timeout_us":1000000},
             "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}],
@@ -443,7 +430,62 @@ mod tests {
                 "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
                 "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
                 "workflows":{"a":{"guarantee":50.0}}}}]}"#;
-        let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+        FilterConfig::from_json(json.as_bytes()).unwrap()
+    }
+
+    /// Sends a request to the backend at `now`.
+    fn send(workflows: &mut Workflows, requests: &mut Requests, now: Instant) -> Ticket {
+        let part = Part {
+            deadline: None,
+            hasty: false,
+            passed: Some(now),
+            started: None,
+            branch: None,
+            resource: None,
+            done: None,
+        };
+        let request = Request::new(1, Attributes::of(TypeId(0)), now);
+        let ticket = workflows.parts.insert(requests, request, part);
+        workflows.started(now, requests, ticket);
+        ticket
+    }
+
+    /// A response of hours isn't among the load that the slots limit.
+    #[test]
+    fn a_request_that_released_its_slot_is_not_busy() {
+        let (config, host) = (config(), MemoryHost::new());
+        let membership = Membership::join(at(0), 1, &host).unwrap();
+        let new = Workflows::new(&config.stages[0], &membership, 1, at(0), &host);
+        let mut workflows = new.unwrap().unwrap();
+        let mut requests = Requests::default();
+        let long = send(&mut workflows, &mut requests, at(0));
+        let other = send(&mut workflows, &mut requests, at(0));
+        requests.of_mut(long).unwrap().freed = Some((at(90), None));
+        let worker = (membership.id(), 50.0);
+        let ticked = workflows.tick(&host, at(100), worker, &mut requests, &mut Vec::new());
+        ticked.unwrap();
+        workflows.account(at(150));
+        assert_eq!(workflows.measured.busy, Duration::from_millis(50));
+        workflows.ended(&host, at(150), &requests, long, false);
+        workflows.account(at(160));
+        assert_eq!(workflows.measured.busy, Duration::from_millis(60));
+        workflows.ended(&host, at(160), &requests, other, false);
+        workflows.account(at(170));
+        assert_eq!(workflows.measured.busy, Duration::from_millis(60));
+    }
+
+    /// Returns the branch of the first request of new workflows, which goes to the backend at
+    /// `now`.
+    fn first_branch(workflows: &mut Workflows, now: Instant) -> Branch {
+        let mut requests = Requests::default();
+        let ticket = send(workflows, &mut requests, now);
+        let (_, part) = workflows.parts.of(&requests, ticket).unwrap();
+        part.branch.unwrap()
+    }
+
+    #[test]
+    fn new_workflows_continue_no_earlier_sums() {
+        let config = config();
         let host = MemoryHost::new();
         let membership = Membership::join(at(0), 1, &host).unwrap();
         let new = |now| Workflows::new(&config.stages[0], &membership, 1, now, &host);

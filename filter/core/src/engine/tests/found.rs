@@ -103,6 +103,47 @@ fn long_streams_leave_the_slots_to_other_requests() {
     }
 }
 
+/// The edit makes the stream's slot time unknown.
+#[test]
+fn a_long_stream_releases_its_slot_after_an_edit_of_the_measure() {
+    let measuring = |measure| {
+        config(4, |stage| {
+            stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
+            stage.measure = measure;
+        })
+    };
+    let mut process = Process::new(1, &measuring(Measure::LastByte));
+    let stream = process.arrive(0, "/");
+    process.begin(&[stream]);
+    process.run_for(1_000 * MS);
+    process.configure(&measuring(Measure::FirstByte));
+    process.run_for(1_000 * MS);
+    assert_eq!(process.gauge("slots_in_use"), 1);
+    process.run_for(4_000 * MS);
+    assert_eq!(process.gauge("slots_in_use"), 0);
+    process.finish(stream, Outcome::Completed);
+    assert_eq!(process.gauge("slots_in_use"), 0);
+}
+
+/// The strategy's average is that of slot times.
+#[test]
+fn a_long_response_counts_with_the_time_until_it_released_its_slot() {
+    const MAX_QUEUE_WAIT: &str = r#"{"type":"MaxQueueWait","limit_us":1000000,
+        "window_us":60000000,"step_us":1000000}"#;
+    let config = config(4, |stage| {
+        stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 100 });
+        stage.strategy = serde_json::from_str(MAX_QUEUE_WAIT).unwrap();
+    });
+    let mut process = Process::new(1, &config);
+    let stream = process.arrive(0, "/");
+    process.begin(&[stream]);
+    process.run_for(8_000 * MS);
+    process.finish(stream, Outcome::Completed);
+    process.run_for(100 * MS);
+    let slot_us = process.gauge("demand_processing_us");
+    assert!((5_000_000..5_100_000).contains(&slot_us), "{slot_us}");
+}
+
 /// The backend answers each upload 10 ms after its body has arrived.
 #[test]
 fn slow_uploads_are_not_late() {
