@@ -88,7 +88,11 @@ pub fn wanted(
         }
         ProxyKind::Pods | ProxyKind::Calls => None,
     };
-    let (workloads, meetings) = workloads(plan, cluster);
+    // Only these deliveries need the workloads, whose configurations are expensive to make.
+    let (workloads, meetings) = match istio || envoy_gateway {
+        true => workloads(plan, cluster),
+        false => (Vec::new(), Vec::new()),
+    };
     for workload in &workloads {
         match (&workload.kind, controller(workload).as_deref()) {
             (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {

@@ -595,12 +595,13 @@ fn no_objects_are_wanted_for_a_plane_that_is_not_installed_or_not_enabled() {
             SHA256,
         ))
     };
+    assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
+    assert_eq!(example.plan.attachments.remembered(), 0, "configurations");
     let off = Settings {
         istio: false,
         ..settings()
     };
     assert_eq!(without(&off, &installed()), [""; 0]);
-    assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
     // Served EnvoyFilters alone show that Istio is installed only if Istio's plugin kinds aren't
     // watched, as with a native module and `keep_leftovers`.
     let only_filters = Installed {
