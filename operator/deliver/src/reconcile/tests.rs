@@ -182,13 +182,12 @@ async fn retries_of_refused_writes_share_rounds() {
 }
 
 /// Each change of a Pod causes a round, and Istio's webhook may be down.
-#[tokio::test]
-async fn a_write_that_fails_is_not_repeated_in_each_round() {
-    let (view, mut observed) = listed();
-    let writes = Arc::new(AtomicUsize::new(0));
-    let written = Arc::clone(&writes);
+/// Returns a reconciler with long pauses whose requests all fail, and the number of these requests.
+fn failing() -> (Reconciler, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let requested = Arc::clone(&requests);
     let server = api_server(move |_, _, _| {
-        written.fetch_add(1, Ordering::Relaxed);
+        requested.fetch_add(1, Ordering::Relaxed);
         let failure = json!({
             "kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError",
             "message": "no",
@@ -200,7 +199,13 @@ async fn a_write_that_fails_is_not_repeated_in_each_round() {
         refused_retry: Duration::from_secs(600),
         ..settings()
     };
-    let mut reconciler = Reconciler::new(server, settings, Arc::default());
+    (Reconciler::new(server, settings, Arc::default()), requests)
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_not_repeated_in_each_round() {
+    let (view, mut observed) = listed();
+    let (mut reconciler, writes) = failing();
     reconciler.served_again = Some("2026".to_owned());
     for _ in 0..2 {
         let (report, again) = reconciler.round(&view, SHA256, &mut observed).await;
@@ -219,19 +224,7 @@ async fn a_deletion_that_fails_is_not_repeated_in_each_round() {
         cluster: empty.cluster.into(),
         plan: empty.plan.into(),
     };
-    let requests = Arc::new(AtomicUsize::new(0));
-    let requested = Arc::clone(&requests);
-    let server = api_server(move |_, _, _| {
-        requested.fetch_add(1, Ordering::Relaxed);
-        let failure = json!({"kind": "Status", "status": "Failure", "code": 500});
-        Some((500, failure))
-    });
-    let settings = Settings {
-        retry: Duration::from_secs(600),
-        refused_retry: Duration::from_secs(600),
-        ..settings()
-    };
-    let mut reconciler = Reconciler::new(server, settings, Arc::default());
+    let (mut reconciler, requests) = failing();
     for _ in 0..2 {
         let (_, again) = reconciler.round(&view, SHA256, &mut observed).await;
         assert!(again.is_some());
