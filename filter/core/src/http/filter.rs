@@ -455,8 +455,8 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         }
     }
 
-    /// Ends the processing time of request `ticket` at the first byte of its response's body. The
-    /// request keeps its slot. Returns the outcome to report at the end of the response.
+    /// Records the first byte of the response's body to request `ticket`, which keeps its slot.
+    /// Returns the outcome to report at the end of the response.
     pub(super) fn first_byte(
         &mut self,
         stream: &impl Stream,
@@ -477,18 +477,6 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
                 Outcome::Unmeasured
             }
         }
-    }
-
-    /// Records that the body of the response to request `ticket` has begun, unless it is an error.
-    pub(super) fn begun(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
-        let is_answer = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-        let stage = self.engine.stage_mut(ticket.policy).filter(|_| is_answer);
-        let begun = stream.now().map(|now| {
-            if let Some(stage) = stage {
-                stage.begun(&self.host, now, ticket);
-            }
-        });
-        self.check(stream, begun);
     }
 
     /// Sets the header with the rejection rate on the response to request `ticket`, if its policy

@@ -2,7 +2,6 @@
 
 use headgate_strategies::host::HostError;
 
-use crate::config::Measure;
 use crate::decision::{Decision, Ticket};
 use crate::host::Host;
 use crate::stage::{Outcome, Stage};
@@ -24,9 +23,8 @@ pub struct Inbound {
     outcome: Outcome,
     /// Whether the response is known to come from the backend.
     from_backend: bool,
-    /// The measure of the request's type, if the first byte of the response's body must be reported
-    /// and hasn't arrived yet.
-    awaits_first_byte: Option<Measure>,
+    /// Whether the first byte of the response's body must be reported and hasn't arrived yet.
+    awaits_first_byte: bool,
     /// The tokens of the response, if they are counted.
     tokens: Option<Tokens>,
 }
@@ -127,8 +125,7 @@ impl Inbound {
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);
-        self.awaits_first_byte =
-            stage.and_then(|stage| Some(stage.config().measure_of(stage.type_of(ticket)?)));
+        self.awaits_first_byte = stage.is_some();
         let counts_tokens = stage.is_some_and(|stage| stage.counts_tokens(ticket));
         let is_answer = || answer::of_details(details(stream).as_deref()) == Outcome::Completed;
         if stage.is_some_and(Stage::watches_hosts) && is_answer() {
@@ -168,7 +165,7 @@ impl Inbound {
     /// Whether the caller must call [`Inbound::response_part`] when a part of the response's body
     /// arrives.
     pub fn awaits_part(&self) -> bool {
-        (self.awaits_first_byte.is_some() || self.tokens.is_some()) && self.is_pending()
+        (self.awaits_first_byte || self.tokens.is_some()) && self.is_pending()
     }
 
     /// Handles a part of the response's body that is neither the last part nor empty.
@@ -178,16 +175,15 @@ impl Inbound {
         stream: &impl Stream,
     ) {
         self.count_tokens(filter, stream);
-        let Some((ticket, measure)) = self.ticket.zip(self.awaits_first_byte.take()) else {
+        let Some(ticket) = self.ticket.filter(|_| self.awaits_first_byte) else {
             return;
         };
+        self.awaits_first_byte = false;
         let stage = filter.engine.stage(ticket.policy);
-        if measure == Measure::LastByte {
-            filter.begun(stream, ticket, self.outcome);
-        } else if stage.is_some_and(|stage| stage.config().release_slot == Measure::LastByte) {
-            self.outcome = filter.first_byte(stream, ticket, self.outcome);
-        } else {
+        if stage.is_some_and(|stage| stage.releases_at_first_byte(ticket)) {
             self.finish(filter, stream, self.outcome);
+        } else {
+            self.outcome = filter.first_byte(stream, ticket, self.outcome);
         }
     }
 

@@ -39,7 +39,7 @@ use headgate_strategies::strategy::{Avoidance, Strategy};
 use headgate_strategies::time::{Instant, micros};
 use headgate_strategies::work::Work;
 
-use crate::config::{Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
+use crate::config::{Measure, Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, Origin, PolicyId, Refusal, Ticket};
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -616,9 +616,20 @@ impl Stage {
         }
     }
 
-    /// Ends a request's processing time at the first byte of the response's body, if more bytes
-    /// follow. The request is then answered, even if its answer is not measured. It holds its slot
-    /// until [`Stage::finish`]. A second call has no effect.
+    /// Whether a request releases its slot at the first byte of the response's body.
+    pub fn releases_at_first_byte(&self, ticket: Ticket) -> bool {
+        self.config.release_slot == Measure::FirstByte && self.ends_at_first_byte(ticket)
+    }
+
+    /// Whether a request's processing time ends at the first byte of the response's body.
+    fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+        let measure = |kind| self.config.measure_of(kind);
+        self.type_of(ticket).map(measure) == Some(Measure::FirstByte)
+    }
+
+    /// Records the first byte of a response's body, if more bytes follow. The request is then
+    /// answered, even if its answer is not measured. With [`Measure::FirstByte`], its processing
+    /// time ends. It holds its slot until [`Stage::finish`]. A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -630,18 +641,18 @@ impl Stage {
         outcome: Outcome,
     ) -> Result<(), HostError> {
         let is_answer = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
+        let ends = self.ends_at_first_byte(ticket);
         let request = self.requests.of_mut(ticket);
-        let Some(request) = request.filter(|request| is_answer && request.first_byte.is_none())
-        else {
+        let Some(request) = request.filter(|request| is_answer && !request.begun) else {
             return Ok(());
         };
-        (request.first_byte, request.begun) = (Some(now), true);
+        (request.begun, request.first_byte) = (true, ends.then_some(now));
         let request = *request;
         self.answered(host, now, request.attributes.kind);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
-            } => {
+            } if ends => {
                 self.delivered(now, &request, Some(dequeued), outcome, true);
                 match outcome {
                     Outcome::Completed if request.weight > 0 => {
@@ -651,15 +662,6 @@ impl Stage {
                 }
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Records that the body of an answer that is measured to its end has begun.
-    pub fn begun(&mut self, host: &impl Host, now: Instant, ticket: Ticket) {
-        if let Some(request) = self.requests.of_mut(ticket) {
-            request.begun = true;
-            let kind = request.attributes.kind;
-            self.answered(host, now, kind);
         }
     }
 

@@ -222,19 +222,6 @@ fn requests_whose_bodies_still_arrive_park_no_other() {
     assert_eq!(serve(&mut process, Some(0)).len(), 1);
 }
 
-impl Process {
-    /// Begins the bodies of the responses to these requests.
-    pub(super) fn begin(&mut self, streams: &[u32]) {
-        for stream in streams {
-            let (worker, _, At::Queue(ticket) | At::Backend(ticket)) = self.requests[stream];
-            self.with(worker, |engine, host, now, _| {
-                let stage = engine.stage_mut(ticket.policy).unwrap();
-                stage.begun(host, now, ticket);
-            });
-        }
-    }
-}
-
 /// A client that reads slowly delays the end of its response.
 #[test]
 fn responses_that_have_begun_park_no_other() {
@@ -242,7 +229,7 @@ fn responses_that_have_begun_park_no_other() {
         let mut process = with_a_rare_type(1);
         let read = [(); 3].map(|()| process.arrive(0, "/slow"));
         if begun {
-            process.begin(&read);
+            read.iter().for_each(|stream| process.first_byte(*stream));
         }
         for _ in 0..6 {
             serve(&mut process, None);
@@ -279,7 +266,7 @@ fn responses_that_have_begun_break_no_type() {
         serve_three(&mut process, 500, "/slow");
         let read: Vec<u32> = (0..24).map(|_| process.arrive(0, "/slow")).collect();
         if begun {
-            process.begin(&read);
+            read.iter().for_each(|stream| process.first_byte(*stream));
         }
         serve_three(&mut process, 2_000, "/");
         assert_eq!(goes_on(&mut process), begun);
@@ -440,7 +427,9 @@ fn the_end_of_a_request_from_before_the_last_answer_lets_no_others_pass() {
         (true, Outcome::Abandoned),
         (false, Outcome::Abandoned),
     ] {
-        let mut process = Process::new(1, &by_value(14));
+        let mut config = by_value(14);
+        config.stages[0].measure = Measure::FirstByte;
+        let mut process = Process::new(1, &config);
         for _ in 0..100 {
             let streams = ["/slow", "/", "/", "/"].map(|path| process.arrive(0, path));
             process.run_for(20 * MS);

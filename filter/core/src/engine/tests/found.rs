@@ -25,10 +25,7 @@ fn limited(workers: usize, streams: usize, measure: Measure) -> Process {
     }
     for n in 0..streams {
         let stream = process.arrive(n % workers, "/");
-        match measure {
-            Measure::FirstByte => process.first_byte(stream),
-            Measure::LastByte => process.begin(&[stream]),
-        }
+        process.first_byte(stream);
     }
     let late: Vec<u32> = (0..40).map(|n| process.arrive(n % workers, "/")).collect();
     assert_eq!(process.in_backend(), streams + 40);
@@ -114,7 +111,7 @@ fn a_long_stream_releases_its_slot_after_an_edit_of_the_measure() {
     };
     let mut process = Process::new(1, &measuring(Measure::LastByte));
     let stream = process.arrive(0, "/");
-    process.begin(&[stream]);
+    process.first_byte(stream);
     process.run_for(1_000 * MS);
     process.configure(&measuring(Measure::FirstByte));
     process.run_for(1_000 * MS);
@@ -136,7 +133,7 @@ fn a_long_response_counts_with_the_time_until_it_released_its_slot() {
     });
     let mut process = Process::new(1, &config);
     let stream = process.arrive(0, "/");
-    process.begin(&[stream]);
+    process.first_byte(stream);
     process.run_for(8_000 * MS);
     process.finish(stream, Outcome::Completed);
     process.run_for(100 * MS);
