@@ -1,68 +1,10 @@
 //! One compiled match: a set of conditions that must all hold.
 
-use regex_lite::{Regex, RegexBuilder};
-
+use super::pattern::{Budget, Pattern};
 use super::{CONTENT_TYPE, RequestView};
 use crate::config::{
     ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
 };
-
-/// Longest regular expression, bytes.
-pub const MAX_PATTERN: usize = 1024;
-
-/// Longest value that is compared with a regular expression, bytes. A longer value doesn't match.
-/// Envoy accepts paths of 60 KiB.
-pub(super) const MAX_VALUE: usize = 4 * 1024;
-
-/// Largest compiled regular expression, KiB. Counted repetitions multiply its size, and every
-/// worker has a copy.
-const MAX_COMPILED: usize = 64;
-
-/// Largest sum of the compiled regular expressions of one policy, KiB.
-pub const MAX_COMPILED_OF_ALL: usize = 256;
-
-/// Largest product of the compiled size of a policy's regular expressions, KiB, and the length of a
-/// value that is compared with them, bytes. The time of a classification is proportional to this
-/// product, 0.8 ns for each byte of both factors, so it is about 50 ms at most. It delays other
-/// requests, and the request can't be refused earlier.
-const MAX_WORK: usize = 64 * 1024;
-
-/// Returns the longest value that is compared with the regular expressions of a policy that take
-/// `kib` KiB, bytes.
-pub(super) fn longest_value(kib: usize) -> usize {
-    MAX_VALUE.min(MAX_WORK / kib.max(1))
-}
-
-/// Returns the compiled size of all regular expressions in `rules`, KiB. Expressions that can't be
-/// used are left out.
-pub(super) fn compiled_kib<'m>(rules: impl Iterator<Item = &'m Match>) -> usize {
-    rules.flat_map(patterns).filter_map(kib).sum()
-}
-
-fn patterns(rule: &Match) -> impl Iterator<Item = &str> {
-    let path = rule.path.iter();
-    let path = path.filter(|path| path.kind == PathMatchKind::RegularExpression);
-    let is_regex = |kind| kind == StringMatchKind::RegularExpression;
-    let grpc = rule.grpc.iter().filter(move |grpc| is_regex(grpc.kind));
-    let headers = rule.headers.iter().filter(move |h| is_regex(h.kind));
-    path.map(|path| &path.value)
-        .chain(grpc.flat_map(|grpc| grpc.service.iter().chain(&grpc.method)))
-        .chain(headers.map(|header| &header.value))
-        .map(String::as_str)
-}
-
-/// Returns the compiled size of `pattern`, KiB. `regex-lite` doesn't report it, so it is the
-/// smallest power of two within which `pattern` compiles. The memory of a search grows with the
-/// number of capturing groups, so each four of them count once more.
-fn kib(pattern: &str) -> Option<usize> {
-    let sizes = std::iter::successors(Some(1), |kib| Some(2 * kib));
-    sizes
-        .take_while(|kib| *kib <= MAX_COMPILED)
-        .find_map(|kib| {
-            let regex = compile(&anchored(pattern), kib).ok()?;
-            Some(kib * regex.captures_len().div_ceil(4))
-        })
-}
 
 /// The kind of a condition of a match. It identifies the first condition that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,53 +26,11 @@ pub enum Condition {
     Route,
 }
 
-/// Checks that `pattern` can be used as a regular expression in a match.
-///
-/// # Errors
-/// Returns the reason why `pattern` can't be used. A pattern has the syntax of the `regex-lite`
-/// crate (no look-around, no back-references), at most 1024 bytes, and at most 64 KiB compiled. All
-/// patterns of a policy together have at most [`MAX_COMPILED_OF_ALL`], which isn't checked here.
-pub fn check_pattern(pattern: &str) -> Result<(), String> {
-    whole(pattern).map(drop)
-}
-
-/// Compiles `pattern` so that it matches only a whole value.
-fn whole(pattern: &str) -> Result<Regex, String> {
-    if pattern.len() > MAX_PATTERN {
-        return Err(format!(
-            "{} bytes long; at most {MAX_PATTERN}",
-            pattern.len()
-        ));
-    }
-    // Compile the pattern alone first. "a)(b" is an error, although it would be valid inside the
-    // group below.
-    compile(pattern, MAX_COMPILED)
-        .and_then(|_| compile(&anchored(pattern), MAX_COMPILED))
-        .map_err(|e| match e.to_string() {
-            reason if reason.contains("size limit") => {
-                "too large when compiled; use smaller repetition counts".to_owned()
-            }
-            reason => reason,
-        })
-}
-
-fn anchored(pattern: &str) -> String {
-    format!(r"\A(?:{pattern})\z")
-}
-
-fn compile(pattern: &str, kib: usize) -> Result<Regex, regex_lite::Error> {
-    RegexBuilder::new(pattern).size_limit(kib * 1024).build()
-}
-
 /// The expected value of a comparison.
 #[derive(Debug)]
 enum Text {
     Exact(Box<[u8]>),
-    Regex {
-        regex: Regex,
-        /// The longest value that matches, bytes.
-        longest: usize,
-    },
+    Regex(Pattern),
 }
 
 impl Text {
@@ -138,17 +38,17 @@ impl Text {
         kind: StringMatchKind,
         value: &str,
         at: &str,
-        longest: usize,
+        budget: &mut Budget,
     ) -> Result<Self, ConfigError> {
         match kind {
             StringMatchKind::Exact => Ok(Self::Exact(value.as_bytes().into())),
-            StringMatchKind::RegularExpression => Self::regex(value, at, longest),
+            StringMatchKind::RegularExpression => Self::regex(value, at, budget),
         }
     }
 
-    fn regex(pattern: &str, at: &str, longest: usize) -> Result<Self, ConfigError> {
-        match whole(pattern) {
-            Ok(regex) => Ok(Self::Regex { regex, longest }),
+    fn regex(pattern: &str, at: &str, budget: &mut Budget) -> Result<Self, ConfigError> {
+        match Pattern::new(pattern, budget) {
+            Ok(pattern) => Ok(Self::Regex(pattern)),
             Err(reason) => Err(ConfigError::new(
                 at,
                 format!("{pattern:?} is no usable regular expression: {reason}"),
@@ -159,10 +59,7 @@ impl Text {
     fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(expected) => **expected == *value,
-            Self::Regex { longest, .. } if value.len() > *longest => false,
-            Self::Regex { regex, .. } => {
-                std::str::from_utf8(value).is_ok_and(|v| regex.is_match(v))
-            }
+            Self::Regex(pattern) => pattern.matches(value),
         }
     }
 }
@@ -176,14 +73,14 @@ enum Path {
 }
 
 impl Path {
-    fn new(path: &PathMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
+    fn new(path: &PathMatch, at: &str, budget: &mut Budget) -> Result<Self, ConfigError> {
         let value = &path.value;
         Ok(match path.kind {
             PathMatchKind::Exact => Self::Whole(Text::Exact(value.as_bytes().into())),
             PathMatchKind::PathPrefix => {
                 Self::Prefix(value.trim_end_matches('/').as_bytes().into())
             }
-            PathMatchKind::RegularExpression => Self::Whole(Text::regex(value, at, longest)?),
+            PathMatchKind::RegularExpression => Self::Whole(Text::regex(value, at, budget)?),
         })
     }
 
@@ -204,11 +101,11 @@ struct Grpc {
 }
 
 impl Grpc {
-    fn new(grpc: &GrpcMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
-        let text = |value: &Option<String>, field: &str| {
+    fn new(grpc: &GrpcMatch, at: &str, budget: &mut Budget) -> Result<Self, ConfigError> {
+        let mut text = |value: &Option<String>, field: &str| {
             value
                 .as_ref()
-                .map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}"), longest))
+                .map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}"), budget))
                 .transpose()
         };
         Ok(Self {
@@ -261,10 +158,10 @@ struct Header {
 }
 
 impl Header {
-    fn new(header: &HeaderMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
+    fn new(header: &HeaderMatch, at: &str, budget: &mut Budget) -> Result<Self, ConfigError> {
         Ok(Self {
             name: header.name.to_ascii_lowercase().into(),
-            value: Text::new(header.kind, &header.value, at, longest)?,
+            value: Text::new(header.kind, &header.value, at, budget)?,
         })
     }
 }
@@ -293,25 +190,25 @@ pub(super) enum Drawer {
 }
 
 impl Conditions {
-    /// Compiles `rule`, whose field path in the configuration is `at`. Values of more than
-    /// `longest` bytes match none of its regular expressions.
-    pub(super) fn new(rule: &Match, at: &str, longest: usize) -> Result<Self, ConfigError> {
+    /// Compiles `rule`, whose field path in the configuration is `at`. `budget` is what the
+    /// policy's regular expressions may still take.
+    pub(super) fn new(rule: &Match, at: &str, budget: &mut Budget) -> Result<Self, ConfigError> {
         let bytes = |text: &String| text.as_bytes().into();
         let headers = rule.headers.iter().enumerate();
         Ok(Self {
             path: rule
                 .path
                 .as_ref()
-                .map(|p| Path::new(p, &format!("{at}.path"), longest))
+                .map(|p| Path::new(p, &format!("{at}.path"), budget))
                 .transpose()?,
             method: rule.method.as_ref().map(bytes),
             grpc: rule
                 .grpc
                 .as_ref()
-                .map(|g| Grpc::new(g, &format!("{at}.grpc"), longest))
+                .map(|g| Grpc::new(g, &format!("{at}.grpc"), budget))
                 .transpose()?,
             headers: headers
-                .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]"), longest))
+                .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]"), budget))
                 .collect::<Result<_, _>>()?,
             route: rule.route.as_ref().map(bytes),
         })
@@ -385,7 +282,7 @@ impl Conditions {
     fn header_drawer(&self) -> Drawer {
         let exact = |header: &Header| match &header.value {
             Text::Exact(value) => Some(Drawer::Header(header.name.clone(), value.clone())),
-            Text::Regex { .. } => None,
+            Text::Regex(_) => None,
         };
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }

@@ -12,6 +12,7 @@
 
 mod condition;
 mod index;
+mod pattern;
 pub(crate) mod retries;
 pub mod trace;
 
@@ -25,10 +26,11 @@ use std::borrow::Cow;
 use headgate_strategies::request::{ClassId, TypeId};
 
 use crate::config::{ClassConfig, ConfigError, StageConfig};
-use condition::{Conditions, longest_value};
+use condition::Conditions;
 use index::Index;
 
-pub use condition::{Condition, MAX_COMPILED_OF_ALL, MAX_PATTERN, check_pattern};
+pub use condition::Condition;
+pub use pattern::{Budget, MAX_DFAS, Refused};
 
 /// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";
@@ -101,19 +103,19 @@ impl Classes {
     /// Compiles the rules of `classes`. The last class takes every request that no other matches.
     ///
     /// # Errors
-    /// [`ConfigError`] for a regular expression that does not compile or is too large.
+    /// [`ConfigError`] for a regular expression that does not compile or is too large, alone or
+    /// with the others.
     pub fn new(classes: &[ClassConfig]) -> Result<Self, ConfigError> {
-        let rules = classes.iter().flat_map(|class| &class.matches);
-        Self::with(classes, longest_value(condition::compiled_kib(rules)))
+        Self::with(classes, &mut Budget::of_running())
     }
 
-    fn with(classes: &[ClassConfig], longest: usize) -> Result<Self, ConfigError> {
+    fn with(classes: &[ClassConfig], budget: &mut Budget) -> Result<Self, ConfigError> {
         let mut rules = Index::default();
         for (c, class) in classes.iter().enumerate() {
             let id = type_id(c);
             for (i, rule) in class.matches.iter().enumerate() {
                 let at = format!("classes[{c}].matches[{i}]");
-                rules.insert(id, Conditions::new(rule, &at, longest)?);
+                rules.insert(id, Conditions::new(rule, &at, budget)?);
             }
         }
         Ok(Self {
@@ -137,27 +139,28 @@ impl Classifier {
     /// matches.
     ///
     /// # Errors
-    /// [`ConfigError`] for a regular expression that does not compile or is too large.
+    /// [`ConfigError`] for a regular expression that does not compile or is too large, alone or
+    /// with the others.
     pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
         let default = type_id(stage.types.len().saturating_sub(1));
-        let longest = longest_value(compiled_kib(stage));
+        let mut budget = Budget::of_running();
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
             let at = format!("excluded[{i}]");
-            excluded.insert(TypeId(0), Conditions::new(rule, &at, longest)?);
+            excluded.insert(TypeId(0), Conditions::new(rule, &at, &mut budget)?);
         }
         let mut types = Index::default();
         for (id, kind) in (0..default.0).map(TypeId).zip(&stage.types) {
             for (i, rule) in kind.matches.iter().enumerate() {
                 let at = format!("types[{}].matches[{i}]", id.0);
-                types.insert(id, Conditions::new(rule, &at, longest)?);
+                types.insert(id, Conditions::new(rule, &at, &mut budget)?);
             }
         }
         Ok(Self {
             excluded,
             types,
             default,
-            classes: Classes::with(&stage.classes, longest)?,
+            classes: Classes::with(&stage.classes, &mut budget)?,
             routes: stage.routes.clone(),
         })
     }
@@ -184,17 +187,6 @@ impl Classifier {
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         self.classes.class(request)
     }
-}
-
-/// Returns the compiled size of all regular expressions of a stage, KiB. The size of each is
-/// rounded up to a power of two, and counts once for each four of its capturing groups, of which
-/// the whole match is one. The larger the total is, the shorter are the values that are compared
-/// with them, so that the time of a classification is bounded. A policy with more than
-/// [`MAX_COMPILED_OF_ALL`] is invalid.
-pub fn compiled_kib(stage: &StageConfig) -> usize {
-    let types = stage.types.iter().flat_map(|kind| &kind.matches);
-    let classes = stage.classes.iter().flat_map(|class| &class.matches);
-    condition::compiled_kib(stage.excluded.iter().chain(types).chain(classes))
 }
 
 /// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with

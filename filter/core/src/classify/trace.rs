@@ -6,8 +6,8 @@
 
 use headgate_strategies::request::ClassId;
 
-use super::condition::{Conditions, longest_value};
-use super::{Classified, Condition, RequestView, compiled_kib, without_query};
+use super::condition::Conditions;
+use super::{Budget, Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
 
 /// The outcome of one match: `None` if the match holds, otherwise the first condition that does not
@@ -36,8 +36,8 @@ pub struct Trace {
 /// # Errors
 /// The errors of [`super::Classifier::new`].
 pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, ConfigError> {
-    let longest = longest_value(compiled_kib(stage));
-    let excluded = outcomes(&stage.excluded, "excluded", longest, request)?;
+    let mut budget = Budget::of_running();
+    let excluded = outcomes(&stage.excluded, "excluded", &mut budget, request)?;
     if excluded.last() == Some(&None) {
         return Ok(Trace {
             excluded,
@@ -48,9 +48,9 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
         });
     }
     let lists = stage.types.iter().map(|t| t.matches.as_slice());
-    let (types, kind) = first(lists, "types", longest, request)?;
+    let (types, kind) = first(lists, "types", &mut budget, request)?;
     let lists = stage.classes.iter().map(|c| c.matches.as_slice());
-    let (classes, class) = first(lists, "classes", longest, request)?;
+    let (classes, class) = first(lists, "classes", &mut budget, request)?;
     Ok(Trace {
         excluded,
         types,
@@ -65,13 +65,13 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,
-    longest: usize,
+    budget: &mut Budget,
     request: &impl RequestView,
 ) -> Result<(Vec<Vec<Outcome>>, usize), ConfigError> {
     let last = lists.len().saturating_sub(1);
     let mut all = Vec::new();
     for (i, rules) in lists.enumerate() {
-        let tried = outcomes(rules, &format!("{name}[{i}].matches"), longest, request)?;
+        let tried = outcomes(rules, &format!("{name}[{i}].matches"), budget, request)?;
         let holds = tried.last() == Some(&None);
         all.push(tried);
         if holds {
@@ -84,13 +84,13 @@ fn first<'s>(
 fn outcomes(
     rules: &[Match],
     at: &str,
-    longest: usize,
+    budget: &mut Budget,
     request: &impl RequestView,
 ) -> Result<Vec<Outcome>, ConfigError> {
     let path = request.path().map(without_query);
     let mut outcomes = Vec::new();
     for (i, rule) in rules.iter().enumerate() {
-        let rule = Conditions::new(rule, &format!("{at}[{i}]"), longest)?;
+        let rule = Conditions::new(rule, &format!("{at}[{i}]"), budget)?;
         let outcome = rule.failing(path, request);
         outcomes.push(outcome);
         if outcome.is_none() {

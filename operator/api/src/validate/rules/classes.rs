@@ -1,5 +1,6 @@
 //! Rules for classes: their names, and that the last class takes all other requests.
 
+use headgate_core::classify::Budget;
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
 use super::matches::check_matches;
@@ -18,7 +19,11 @@ const MATCHES_OF_LAST: &str =
 const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: \
                           [{name: x-class, value: gold}]}";
 
-pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig> {
+pub(super) fn classes(
+    classes: &[RequestClass],
+    at: &At<'_>,
+    budget: &mut Budget,
+) -> Vec<ClassConfig> {
     at.count(classes.len());
     at.unique("names of classes are unique");
     let mut checked = Vec::new();
@@ -35,7 +40,7 @@ pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig>
         }
         checked.push(ClassConfig {
             name: class.name.clone(),
-            matches: check_matches(&class.matches, &at.field("matches")),
+            matches: check_matches(&class.matches, &at.field("matches"), budget),
             value: at.field("value").real(),
         });
     }

@@ -1,9 +1,10 @@
 //! Rules for matches.
 
-use headgate_core::classify::check_pattern;
+use headgate_core::classify::{Budget, Refused};
 use headgate_core::config::{
     GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
 };
+use regex_lite::RegexBuilder;
 
 use super::requirement::When::{Any, Given, Is, Not};
 use super::requirement::{Rules, When, forbidden, hold};
@@ -70,12 +71,12 @@ const POST: When = Is("method", "POST");
 static GRPC_FIELDS: [(&str, &Format); 2] = [("service", &GRPC_SERVICE), ("method", &GRPC_METHOD)];
 
 /// Checks the matches of a type or class, or the exclusions. Returns these with the names of their
-/// headers in lower case.
-pub(super) fn check_matches(matches: &[Match], at: &At<'_>) -> Vec<Match> {
+/// headers in lower case. Regular expressions are compiled within `budget`, which is the policy's.
+pub(super) fn check_matches(matches: &[Match], at: &At<'_>, budget: &mut Budget) -> Vec<Match> {
     at.count(matches.len());
     let mut checked = matches.to_vec();
     for (i, rule) in checked.iter_mut().enumerate() {
-        check_match(rule, &at.item(i));
+        check_match(rule, &at.item(i), budget);
         for header in &mut rule.headers {
             header.name.make_ascii_lowercase();
         }
@@ -83,9 +84,9 @@ pub(super) fn check_matches(matches: &[Match], at: &At<'_>) -> Vec<Match> {
     checked
 }
 
-fn check_match(rule: &Match, at: &At<'_>) {
+fn check_match(rule: &Match, at: &At<'_>, budget: &mut Budget) {
     if let Some(path) = &rule.path {
-        check_path(path, &at.field("path"));
+        check_path(path, &at.field("path"), budget);
     }
     if let Some(method) = rule.method.as_deref()
         && !METHODS.contains(&method)
@@ -93,9 +94,9 @@ fn check_match(rule: &Match, at: &At<'_>) {
         at.field("method")
             .add(format!("{method:?}; {}", instead_of(method, METHODS)));
     }
-    check_headers(&rule.headers, &at.field("headers"));
+    check_headers(&rule.headers, &at.field("headers"), budget);
     if let Some(grpc) = &rule.grpc {
-        check_grpc(grpc, &at.field("grpc"));
+        check_grpc(grpc, &at.field("grpc"), budget);
     }
     if let Some(route) = &rule.route
         && !(1..=MAX_ROUTE_NAME).contains(&route.len())
@@ -106,11 +107,11 @@ fn check_match(rule: &Match, at: &At<'_>) {
     }
 }
 
-fn check_path(path: &PathMatch, at: &At<'_>) {
+fn check_path(path: &PathMatch, at: &At<'_>, budget: &mut Budget) {
     let at = at.field("value");
     let value = &path.value;
     if path.kind == PathMatchKind::RegularExpression {
-        return check_regex(value, &at);
+        return check_regex(value, &at, budget);
     }
     if !value.starts_with('/') {
         at.add(format!("{value:?}; paths start with /, write \"/{value}\""));
@@ -152,7 +153,7 @@ fn percent_encoded(path: &str) -> Option<(&str, char)> {
     })
 }
 
-fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
+fn check_headers(headers: &[HeaderMatch], at: &At<'_>, budget: &mut Budget) {
     at.count(headers.len());
     for (i, header) in headers.iter().enumerate() {
         let at = at.item(i);
@@ -175,7 +176,7 @@ fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
             continue;
         }
         match header.kind {
-            StringMatchKind::RegularExpression => check_regex(value, &at.field("value")),
+            StringMatchKind::RegularExpression => check_regex(value, &at.field("value"), budget),
             StringMatchKind::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
                 let right = format!("1 to {MAX_HEADER_VALUE} bytes");
                 at.field("value")
@@ -190,7 +191,7 @@ fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
     }
 }
 
-fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
+fn check_grpc(grpc: &GrpcMatch, at: &At<'_>, budget: &mut Budget) {
     for ((field, format), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
         let Some(value) = value else { continue };
         if value.len() > MAX_GRPC_NAME {
@@ -199,7 +200,7 @@ fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
             continue;
         }
         match grpc.kind {
-            StringMatchKind::RegularExpression => check_regex(value, &at.field(field)),
+            StringMatchKind::RegularExpression => check_regex(value, &at.field(field), budget),
             StringMatchKind::Exact => {
                 at.field(field).add_any(Field::Text(format).problem(value));
             }
@@ -207,12 +208,32 @@ fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
     }
 }
 
-fn check_regex(pattern: &str, at: &At<'_>) {
-    if let Err(reason) = check_pattern(pattern) {
+fn check_regex(pattern: &str, at: &At<'_>, budget: &mut Budget) {
+    let reason = match budget.check(pattern) {
+        // That is a problem of the whole policy.
+        Err(Refused::TooMany) => return,
+        Err(Refused::Unusable(reason)) => Err(reason),
+        Ok(()) => check_older(pattern),
+    };
+    if let Err(reason) = reason {
         let shown: String = pattern.chars().take(80).collect();
         at.add(format!(
             "{shown:?} is no usable regular expression: {reason}"
         ));
+    }
+}
+
+/// Checks that filters of version 0.1, which compile expressions with another crate, accept
+/// `pattern`. Remove this when the operator no longer serves them, in 0.3.
+fn check_older(pattern: &str) -> Result<(), String> {
+    let compile = |pattern: &str| {
+        let mut builder = RegexBuilder::new(pattern);
+        builder.size_limit(64 * 1024).build()
+    };
+    let compiled = compile(pattern).and_then(|_| compile(&format!(r"\A(?:{pattern})\z")));
+    match compiled {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{error}, in filters of version 0.1")),
     }
 }
 

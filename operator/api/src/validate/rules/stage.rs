@@ -1,6 +1,6 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
-use headgate_core::classify::{MAX_COMPILED_OF_ALL, compiled_kib};
+use headgate_core::classify::{Budget, MAX_DFAS};
 use headgate_core::config::{
     ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, RetriesConfig,
     StageConfig, TokenCount, TokensConfig,
@@ -46,7 +46,7 @@ const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
 /// The default minimum of the slots that a proxy finds.
 const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read by default; give another header, or leave retries out";
-const EXPRESSIONS: &str = "of regular expressions when compiled, with those of classes and \
+const EXPRESSIONS: &str = "regular expressions too large when compiled, with those of classes and \
                            exclude";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const NO_TOKENS: &str = "neither prompt nor output; give at least one of them";
@@ -92,14 +92,20 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
         root.add(RELEASED_UNSEEN);
     }
     let strategy = strategy(spec, &root.field("strategy"));
+    let mut budget = Budget::of_accepted();
     let types = types(
         &spec.types,
         spec.measure,
         reason_for_objectives(spec),
         &root.field("types"),
+        &mut budget,
     );
-    let classes = classes(&spec.classes, &root.field("classes"));
-    let excluded = check_matches(&spec.exclude, &root.field("exclude"));
+    let classes = classes(&spec.classes, &root.field("classes"), &mut budget);
+    let excluded = check_matches(&spec.exclude, &root.field("exclude"), &mut budget);
+    if budget.is_exceeded() {
+        let right = format!("at most {} KiB, 4 or more each", MAX_DFAS / 1024);
+        root.field("types").add(format!("{EXPRESSIONS}; {right}"));
+    }
     shadow::check(spec, root);
     let (workflows, outbound) = workflows(spec, &full_name, &root.field("workflows"));
     let at = root.field("classAdmission");
@@ -130,11 +136,6 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
         class_admission,
         excluded,
     };
-    let kib = compiled_kib(&stage);
-    if kib > MAX_COMPILED_OF_ALL {
-        let right = format!("{EXPRESSIONS}; at most {MAX_COMPILED_OF_ALL} KiB");
-        root.field("types").add(format!("{kib} KiB {right}"));
-    }
     ValidPolicy {
         namespace: namespace.to_owned(),
         name,

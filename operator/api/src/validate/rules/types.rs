@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::classify::Budget;
 use headgate_core::config::{
     DEFAULT_TYPE, FIXED_HEADERS, Measure, Objective, RequestCost, RequestSize, SetHeader,
     TypeConfig,
@@ -73,6 +74,7 @@ pub(super) fn types(
     measure: Measure,
     reason: Option<&str>,
     at: &At<'_>,
+    budget: &mut Budget,
 ) -> Vec<TypeConfig> {
     at.count(types.len());
     let matches: usize = types.iter().map(|t| t.matches.len()).sum();
@@ -100,7 +102,7 @@ pub(super) fn types(
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
         at.field("name").text(&kind.name);
-        let rules = check_matches(&kind.matches, &at.field("matches"));
+        let rules = check_matches(&kind.matches, &at.field("matches"), budget);
         let whole = objectives(&kind.slo, &at.field("slo"));
         let first = objectives(&kind.ttft, &at.field("ttft"));
         let starts = !kind.ttft.is_empty();
