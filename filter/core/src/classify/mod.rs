@@ -19,6 +19,8 @@ pub mod trace;
 #[cfg(test)]
 mod order_tests;
 #[cfg(test)]
+mod pattern_tests;
+#[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;

@@ -1,7 +1,7 @@
 //! Regular expressions of matches, compiled to DFAs.
 //!
-//! A DFA looks at each byte of a value once, whatever the expression is. So a comparison takes about
-//! 2 ns for each byte, and no expression makes it slower. The price is paid when a policy is
+//! A DFA looks at each byte of a value once, whatever the expression is. So a comparison takes
+//! about 2 ns for each byte, and no expression makes it slower. The price is paid when a policy is
 //! compiled: the size of a DFA and the work for it are exponential in the expression's length in
 //! the worst case. Both have limits, for each expression and for all of a policy together
 //! ([`Budget`]).
@@ -70,7 +70,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What the regular expressions of one policy may still take.
+/// The resources that are left for further regular expressions of a policy.
 #[derive(Debug)]
 pub struct Budget {
     /// The factor of all limits of compiled expressions.
@@ -136,7 +136,7 @@ impl Budget {
         })
     }
 
-    fn dfa(&mut self, nfa: &NFA) -> Result<dense::OwnedDFA, Refused> {
+    fn dfa(&mut self, nfa: &NFA) -> Result<Dfa, Refused> {
         let states = nfa.states().len().max(1);
         let within = |work: usize| work.saturating_mul(TRANSITION) / states;
         let alone = (self.scale * MAX_DFA).min(within(self.scale * MAX_WORK));
@@ -172,9 +172,11 @@ impl Budget {
 /// The size of a transition in a DFA, bytes.
 const TRANSITION: usize = size_of::<u32>();
 
+type Dfa = dense::DFA<Vec<u32>>;
+
 /// A compiled regular expression.
 #[derive(Debug)]
-pub(super) struct Pattern(Box<dense::OwnedDFA>);
+pub(super) struct Pattern(Box<Dfa>);
 
 impl Pattern {
     /// Compiles `pattern`, within `budget`.

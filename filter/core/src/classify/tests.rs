@@ -1,6 +1,6 @@
 //! Tests of the meaning of each rule.
 
-use super::condition::MAX_VALUE;
+use super::pattern::MAX_VALUE;
 use super::*;
 use crate::config::{
     GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, QueueConfig, StringMatchKind,
@@ -152,46 +152,26 @@ fn a_value_beyond_4_kib_matches_no_regular_expression() {
 }
 
 #[test]
-fn the_more_expressions_a_policy_has_the_shorter_are_the_values_they_match() {
-    let hostile = |n| format!("/(?:a*){{700}}z{n}|/a*");
-    for (count, kib, longest) in [(1, 64, 1024), (4, 256, 256), (32, 2048, 32)] {
-        let types = (0..count).map(|n| vec![regex(&hostile(n))]).collect();
-        let stage = stage(types, vec![]);
-        assert_eq!(compiled_kib(&stage), kib);
-        let classifier = Classifier::new(&stage).unwrap();
-        for (length, expected) in [(longest, 0), (longest + 1, count)] {
-            let request = Request::get(&format!("/{}", "a".repeat(length - 1)));
-            let class = classifier.classify(&request);
-            assert_eq!(class, Classified::Type(TypeId(expected)), "{length}");
-            let traced = trace::trace(&stage, &request).unwrap();
-            assert_eq!(class, traced.classified);
-        }
-    }
-}
-
-#[test]
-fn all_expressions_of_a_policy_count_by_what_they_take() {
-    let of = |rules: Vec<Match>, excluded| compiled_kib(&stage(vec![rules], excluded));
-    let ordinary = "/v[0-9]+/items/[^/]+/orders";
-    assert_eq!(of(vec![exact("/a"), prefix("/b")], vec![]), 0);
-    assert_eq!(of(vec![regex(ordinary)], vec![regex(ordinary)]), 2);
-    let header = header(StringMatchKind::RegularExpression, "x-kind", "s.*");
-    let grpc = Match {
-        grpc: Some(GrpcMatch {
-            kind: StringMatchKind::RegularExpression,
-            service: Some("search.*".into()),
-            method: Some("Q.*".into()),
-        }),
-        ..Match::default()
+fn types_classes_and_exclusions_share_the_policys_budget() {
+    let count = 2 * MAX_DFAS / 4096;
+    let small = |count| vec![regex("/a*"); count];
+    let refused = |types, excluded, classes| {
+        let mut stage = stage(vec![small(types)], small(excluded));
+        stage.classes = vec![small(classes), vec![]]
+            .into_iter()
+            .map(|matches| ClassConfig {
+                name: "c".into(),
+                matches,
+                value: 1.0,
+            })
+            .collect();
+        Classifier::new(&stage).err().map(|error| error.field)
     };
-    assert_eq!(of(vec![header, grpc], vec![]), 3);
-    let groups = "(a)(b)(c)(d)(e)(f)(g)";
-    assert_eq!(of(vec![regex(groups)], vec![]), 2);
-    let id = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
-    assert_eq!(of(vec![regex(&format!("/users/{id}"))], vec![]), 4);
-    let hundred = (0..100).map(|n| vec![regex(&format!("/t{n}{ordinary}"))]);
-    let kib = compiled_kib(&stage(hundred.collect(), vec![]));
-    assert!(kib <= MAX_COMPILED_OF_ALL, "{kib}");
+    assert_eq!(refused(count - 2, 1, 1), None);
+    let last = Some(format!("types[0].matches[{}].path", count - 2));
+    assert_eq!(refused(count - 1, 2, 0), last);
+    let last = Some("classes[0].matches[1].path".to_owned());
+    assert_eq!(refused(count - 2, 1, 2), last);
 }
 
 #[test]
@@ -381,14 +361,14 @@ fn bad_patterns_are_refused_with_their_place() {
         "(",
         "a)(b",
         r"(?=x)",
-        "(?x) a # b",
         "((a{100}){100}){100}",
         &"a".repeat(2000),
     ] {
         let stage = stage(vec![vec![exact("/a"), regex(pattern)]], Vec::new());
         let error = Classifier::new(&stage).unwrap_err();
         assert_eq!(error.field, "types[0].matches[1].path", "{pattern}");
-        assert!(check_pattern(pattern).is_err());
+        let refused = Budget::of_accepted().check(pattern);
+        assert!(matches!(refused, Err(Refused::Unusable(_))), "{pattern}");
     }
 }
 
