@@ -46,8 +46,7 @@ pub enum PathMatchKind {
     /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
     #[default]
     PathPrefix,
-    /// A regular expression that the whole path must match. Paths longer than 4 KiB, or than 64 / N
-    /// KiB with N KiB of expressions in the policy, match none.
+    /// A regular expression that the whole path must match. Paths longer than 4 KiB match none.
     RegularExpression,
 }
 

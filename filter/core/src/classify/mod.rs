@@ -32,7 +32,7 @@ use condition::Conditions;
 use index::Index;
 
 pub use condition::Condition;
-pub use pattern::{Budget, MAX_DFAS, Refused};
+pub use pattern::{Budget, Refused};
 
 /// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";

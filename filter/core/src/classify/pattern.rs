@@ -38,7 +38,7 @@ const MAX_DFA: usize = 64 * 1024;
 const MAX_DETERMINIZED: usize = 256 * 1024;
 
 /// Largest sum of a policy's DFAs, each rounded up to [`PAGE`], bytes.
-pub const MAX_DFAS: usize = 1024 * 1024;
+pub(super) const MAX_DFAS: usize = 1024 * 1024;
 
 /// The least that an expression counts in [`MAX_DFAS`], bytes. So a policy has at most 256
 /// expressions, whose comparisons with a value of [`MAX_VALUE`] take about 2 ms.

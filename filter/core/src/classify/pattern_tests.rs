@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::pattern::{MAX_VALUE, Pattern};
-use super::{Budget, MAX_DFAS, Refused};
+use super::pattern::{MAX_DFAS, MAX_VALUE, Pattern};
+use super::{Budget, Refused};
 
 fn pattern(text: &str) -> Pattern {
     Pattern::new(text, &mut Budget::of_accepted()).unwrap()

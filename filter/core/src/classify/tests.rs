@@ -1,6 +1,6 @@
 //! Tests of the meaning of each rule.
 
-use super::pattern::MAX_VALUE;
+use super::pattern::{MAX_DFAS, MAX_VALUE};
 use super::*;
 use crate::config::{
     GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, QueueConfig, StringMatchKind,

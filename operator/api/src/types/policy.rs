@@ -47,7 +47,7 @@ pub struct AdmissionPolicySpec {
     pub strategy: Strategy,
     /// Query types, matched in order; 1 to 256. `default`, at any position, takes the remaining
     /// requests. The compiled regular expressions of types, `classes` and `exclude` take at most
-    /// 256 KiB in total. A simple expression takes 1 KiB, one with a counted repetition more.
+    /// 1 MiB in total. A simple expression takes 4 KiB, one with a counted repetition more.
     pub types: Vec<QueryType>,
     /// Classes of requests by value, highest priority first; at most 16, none by default. The last
     /// class has no `matches` and takes the remaining requests.

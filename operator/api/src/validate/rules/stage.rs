@@ -1,6 +1,6 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
-use headgate_core::classify::{Budget, MAX_DFAS};
+use headgate_core::classify::Budget;
 use headgate_core::config::{
     ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, RetriesConfig,
     StageConfig, TokenCount, TokensConfig,
@@ -47,7 +47,7 @@ const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
 const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read by default; give another header, or leave retries out";
 const EXPRESSIONS: &str = "regular expressions too large when compiled, with those of classes and \
-                           exclude";
+                           exclude; use fewer, or smaller repetition counts";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const NO_TOKENS: &str = "neither prompt nor output; give at least one of them";
 const OBSERVED: &str = "with queue.mode Observe no request is held, so parallelism can't be found; \
@@ -103,8 +103,7 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
     let classes = classes(&spec.classes, &root.field("classes"), &mut budget);
     let excluded = check_matches(&spec.exclude, &root.field("exclude"), &mut budget);
     if budget.is_exceeded() {
-        let right = format!("at most {} KiB, 4 or more each", MAX_DFAS / 1024);
-        root.field("types").add(format!("{EXPRESSIONS}; {right}"));
+        root.field("types").add(EXPRESSIONS);
     }
     shadow::check(spec, root);
     let (workflows, outbound) = workflows(spec, &full_name, &root.field("workflows"));
