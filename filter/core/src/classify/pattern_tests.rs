@@ -22,57 +22,58 @@ fn reason(text: &str) -> Option<String> {
     }
 }
 
+const ATOMS: &[&str] = &[
+    "a",
+    "b",
+    "Z",
+    "_",
+    "0",
+    "/",
+    "-",
+    " ",
+    ".",
+    r"\.",
+    r"\d",
+    r"\D",
+    r"\w",
+    r"\W",
+    r"\s",
+    r"\S",
+    r"\b",
+    r"\B",
+    "^",
+    "$",
+    r"\A",
+    r"\z",
+    "[a-c]",
+    "[^a-c]",
+    "[[:alpha:]]",
+    "[^/]",
+    r"[\d_]",
+    r"[^\w]",
+    r"\t",
+    r"\x61",
+    "(?i)",
+    "(?s)",
+    "(?m)",
+    "(?U)",
+    "(?-s)",
+    "(?R)",
+];
+const TIMES: &[&str] = &["*", "+", "?", "*?", "{2}", "{0,3}", "{2,}", "{0}"];
+const OPEN: &[&str] = &["(", "(?:", "(?i:", "(?s-m:", "(?P<n>"];
+
 /// Returns a generator of regular expressions, most of which are valid.
 fn an_expression() -> impl Strategy<Value = String> {
-    let atoms = [
-        "a",
-        "b",
-        "Z",
-        "_",
-        "0",
-        "/",
-        "-",
-        " ",
-        ".",
-        r"\.",
-        r"\d",
-        r"\D",
-        r"\w",
-        r"\W",
-        r"\s",
-        r"\S",
-        r"\b",
-        r"\B",
-        "^",
-        "$",
-        r"\A",
-        r"\z",
-        "[a-c]",
-        "[^a-c]",
-        "[[:alpha:]]",
-        "[^/]",
-        r"[\d_]",
-        r"[^\w]",
-        r"\t",
-        r"\x61",
-        "(?i)",
-        "(?s)",
-        "(?m)",
-        "(?U)",
-        "(?-s)",
-        "(?R)",
-    ];
-    let atom = proptest::sample::select(atoms.as_slice()).prop_map(str::to_owned);
+    let atom = proptest::sample::select(ATOMS).prop_map(str::to_owned);
     atom.prop_recursive(4, 24, 4, |part| {
-        let repetition = proptest::sample::select(
-            ["*", "+", "?", "*?", "{2}", "{0,3}", "{2,}", "{0}"].as_slice(),
-        );
-        let open = proptest::sample::select(["(", "(?:", "(?i:", "(?s-m:", "(?P<n>"].as_slice());
+        let times = proptest::sample::select(TIMES);
+        let open = proptest::sample::select(OPEN);
         prop_oneof![
             3 => proptest::collection::vec(part.clone(), 1..4).prop_map(|parts| parts.concat()),
             2 => proptest::collection::vec(part.clone(), 1..4).prop_map(|parts| parts.join("|")),
             2 => (open, part.clone()).prop_map(|(open, part)| format!("{open}{part})")),
-            3 => (part, repetition).prop_map(|(part, times)| format!("(?:{part}){times}")),
+            3 => (part, times).prop_map(|(part, times)| format!("(?:{part}){times}")),
         ]
     })
 }
@@ -171,7 +172,6 @@ fn expressions_beyond_the_limits_are_refused() {
         "(a|b|ab)*[a-z]{30}a.{20}",
         "((a{100}){100}){100}",
         "((a?){1000}){1000}",
-        "(((){1000}){1000}){1000}",
         "[a-z]{1000}[0-9]{1000}",
     ] {
         assert_eq!(reason(text), too_large, "{text}");

@@ -157,7 +157,7 @@ fn types_classes_and_exclusions_share_the_policys_budget() {
     let small = |count| vec![regex("/a*"); count];
     let refused = |types, excluded, classes| {
         let mut stage = stage(vec![small(types)], small(excluded));
-        stage.classes = vec![small(classes), vec![]]
+        stage.classes = [small(classes), vec![]]
             .into_iter()
             .map(|matches| ClassConfig {
                 name: "c".into(),
