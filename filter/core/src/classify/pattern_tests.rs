@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn every_expression_of_the_generator_is_usable() {
+fn expressions_like_those_of_the_generator_are_usable() {
     // Otherwise the comparison with regex-lite may compare nothing.
     for text in [
         r"(?i:[a-c]\b)|(?:\d|/){2,}",
