@@ -48,6 +48,9 @@ pub struct Wanted {
     pub status: Option<AdmissionPolicyStatus>,
     /// Whether a target stays programmed only because of the settling time.
     pub holds: bool,
+    /// Whether some proxy's answer is pending. A target without proxies counts as pending too,
+    /// because streams and deliveries may not have processed a new plan yet.
+    pub pending: bool,
 }
 
 /// Returns the status to write in place of `old`. Entries of other controllers don't change.
@@ -57,7 +60,7 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     let (ours, others): (Vec<_>, Vec<_>) = old
         .iter()
         .partition(|entry| entry.controller_name == CONTROLLER_NAME);
-    let mut holds = false;
+    let mut wanted = Wanted::default();
     let mut of_targets = Vec::new();
     let mut new = Vec::new();
     for (ancestor_ref, target) in ancestors(facts.state) {
@@ -67,8 +70,13 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
         let new_at = at.get(&Type::Programmed);
         if let Some(kept) = new_at.and_then(|new| kept(facts, before, new)) {
             at.insert(Type::Programmed, kept);
-            holds = true;
+            wanted.holds = true;
         }
+        let reason = at.get(&Type::Programmed).map(|c| c.reason.as_str());
+        wanted.pending |= matches!(
+            reason,
+            Some("Pending" | "PartiallyProgrammed" | "NoProxies")
+        );
         new.push(PolicyAncestorStatus {
             ancestor_ref,
             controller_name: CONTROLLER_NAME.to_owned(),
@@ -81,11 +89,11 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     let summary = as_written(&summary, generation, old_summary, now);
     let known = |c: &&Condition| Type::ALL.iter().any(|of| of.as_str() == c.type_);
     let is_new = !ours.iter().copied().eq(&new) || !old_summary.iter().filter(known).eq(&summary);
-    let status = is_new.then(|| AdmissionPolicyStatus {
+    wanted.status = is_new.then(|| AdmissionPolicyStatus {
         conditions: summary,
         ancestors: others.into_iter().cloned().chain(new).collect(),
     });
-    Wanted { status, holds }
+    wanted
 }
 
 /// Returns the condition `Programmed` of `before` if it should be kept. It should if `new` differs
@@ -184,22 +192,6 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     let pending = conditions::Condition::new(false, "Pending", why);
     let pair = [Type::Accepted, Type::Programmed].map(|of| (of, pending.clone()));
     pair.into_iter().collect()
-}
-
-/// Whether some proxy's answer is pending. A target without proxies counts as pending too, because
-/// streams and deliveries may not have processed a new plan yet.
-pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
-    status
-        .ancestors
-        .iter()
-        .filter(|entry| entry.controller_name == CONTROLLER_NAME)
-        .filter_map(|entry| find(&entry.conditions, Type::Programmed))
-        .any(|c| {
-            matches!(
-                c.reason.as_str(),
-                "Pending" | "PartiallyProgrammed" | "NoProxies"
-            )
-        })
 }
 
 #[cfg(test)]
