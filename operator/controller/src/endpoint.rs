@@ -41,16 +41,11 @@ impl Endpoint {
     }
 }
 
-/// The error for a text that isn't `HOST:PORT`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
-pub struct ParseEndpointError(String);
-
 impl FromStr for Endpoint {
-    type Err = ParseEndpointError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseEndpointError(text.to_owned());
+        let error = || format!("{text:?} is no address; write HOST:PORT, such as 127.0.0.1:8080");
         let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
         let port = port.parse().map_err(|_| error())?;
         let (bare, is_v6) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
@@ -113,7 +108,7 @@ mod tests {
             "a b:1",
             "a{:1",
         ] {
-            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            let error = text.parse::<Endpoint>().unwrap_err();
             assert!(
                 error.ends_with("write HOST:PORT, such as 127.0.0.1:8080"),
                 "{error}"

@@ -23,9 +23,7 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
             "{name:?} is the name of another cluster in the bootstrap; choose another"
         ));
     }
-    let endpoint = endpoint
-        .parse::<Endpoint>()
-        .map_err(|error| error.to_string())?;
+    let endpoint = endpoint.parse::<Endpoint>()?;
     Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
