@@ -27,18 +27,11 @@ pub struct Facts<'a> {
     pub tallies: &'a Tallies,
     /// The outcome of the policy's deliveries, if objects deliver the policy.
     pub delivered: Option<&'a conditions::Condition>,
-    /// Present while proxies may still be reconnecting.
-    pub settling: Option<Settling>,
-}
-
-/// The state of the settling time, in which proxies may still be reconnecting, for example after a
-/// change of leader. Meanwhile a target at which the policy was programmed stays programmed
-/// although its proxies are missing.
-#[derive(Debug, Clone, Copy)]
-pub struct Settling {
-    /// Whether a proxy of the policy was observed in the settling time. If its proxies are missing
-    /// after that, they aren't about to reconnect.
-    pub was_seen: bool,
+    /// Present in the settling time, in which proxies may still be reconnecting, for example after
+    /// a change of leader. Meanwhile a target at which the policy was programmed stays programmed
+    /// although its proxies are missing. `true` if a proxy of the policy was observed in this time.
+    /// If its proxies are missing after that, they aren't about to reconnect.
+    pub settling: Option<bool>,
 }
 
 /// The result of [`wanted`].
@@ -104,10 +97,10 @@ fn kept(
     before: &[Condition],
     new: &conditions::Condition,
 ) -> Option<conditions::Condition> {
-    let settling = facts.settling?;
+    let was_seen = facts.settling?;
     let waits = match new.reason.as_str() {
         "Pending" | "PartiallyProgrammed" => true,
-        "NoProxies" => !settling.was_seen,
+        "NoProxies" => !was_seen,
         _ => false,
     };
     let before = find(before, Type::Programmed)?;

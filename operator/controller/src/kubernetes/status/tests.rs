@@ -364,7 +364,7 @@ fn settling(
         state,
         tallies,
         delivered: None,
-        settling: Some(Settling { was_seen }),
+        settling: Some(was_seen),
     };
     super::wanted(&facts, old, &at(9))
 }
