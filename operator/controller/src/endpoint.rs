@@ -41,11 +41,16 @@ impl Endpoint {
     }
 }
 
+/// The error for a text that isn't `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
+pub struct ParseEndpointError(String);
+
 impl FromStr for Endpoint {
-    type Err = String;
+    type Err = ParseEndpointError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || format!("{text:?} is no address; write HOST:PORT, such as 127.0.0.1:8080");
+        let error = || ParseEndpointError(text.to_owned());
         let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
         let port = port.parse().map_err(|_| error())?;
         let (bare, is_v6) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
@@ -108,7 +113,7 @@ mod tests {
             "a b:1",
             "a{:1",
         ] {
-            let error = text.parse::<Endpoint>().unwrap_err();
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
             assert!(
                 error.ends_with("write HOST:PORT, such as 127.0.0.1:8080"),
                 "{error}"

@@ -23,7 +23,9 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
             "{name:?} is the name of another cluster in the bootstrap; choose another"
         ));
     }
-    let endpoint = endpoint.parse::<Endpoint>()?;
+    let endpoint = endpoint
+        .parse::<Endpoint>()
+        .map_err(|error| error.to_string())?;
     Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
