@@ -248,9 +248,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     let counts = Arc::clone(&registry);
     let mut server = Server::new(plan.clone(), modules.subscribe(), limits, counts);
-    if let Some(tls) = tls {
-        server = server.with_tls(tls, tokens.clone());
-    }
+    (server.tls, server.tokens) = (tls, tokens.clone());
     let admission = AdmissionServer {
         plans: plan.clone(),
         registry: Arc::clone(&registry),

@@ -10,7 +10,7 @@
 //! address, which only the kubelet needs to reach. Clients that exhaust the connections of the
 //! first address must not cause a restart of the operator.
 
-use std::io;
+use std::io::Cursor;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -21,13 +21,13 @@ use axum::extract::{Extension, FromRequestParts, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use bytes::Bytes;
-use futures::stream;
+use futures::StreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::io::ReaderStream;
 
 use crate::kubernetes::peers::{COUNTS_PATH, PATCH, TAKES_CHANGES, Versions, encoded};
 use crate::kubernetes::status;
@@ -250,13 +250,10 @@ fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
         (header::CONTENT_TYPE, JSON.to_owned()),
         (header::CONTENT_LENGTH, text.len().to_string()),
     ];
-    let chunks = stream::unfold(
-        (Bytes::from(text), permit),
-        |(mut rest, permit)| async move {
-            let chunk = rest.split_to(rest.len().min(CHUNK));
-            (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), (rest, permit)))
-        },
-    );
+    let chunks = ReaderStream::with_capacity(Cursor::new(text), CHUNK).map(move |chunk| {
+        let _permit = &permit;
+        chunk
+    });
     (headers, Body::from_stream(chunks)).into_response()
 }
 

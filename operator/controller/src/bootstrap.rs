@@ -43,7 +43,6 @@ use headgate_api::plan::TargetRef;
 use headgate_xds::VERSION;
 use headgate_xds::module::Kind;
 
-pub use crate::template::RenderError;
 pub use outbound::Outbound;
 pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 
@@ -138,7 +137,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// If a path isn't UTF-8.
-    pub fn to_yaml(&self) -> Result<String, RenderError> {
+    pub fn to_yaml(&self) -> anyhow::Result<String> {
         let timeout = self.uploads.timeout;
         let values = context! {
             version => VERSION,

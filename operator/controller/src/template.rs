@@ -5,12 +5,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use anyhow::anyhow;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
-
-/// The error for values that a document can't have.
-#[derive(Debug, thiserror::Error)]
-#[error("can't write YAML; paths must be UTF-8: {0}")]
-pub struct RenderError(minijinja::Error);
 
 /// Returns `template` with `values`. Errors name `name` and the line.
 ///
@@ -20,14 +16,15 @@ pub(crate) fn render(
     name: &str,
     template: &str,
     values: impl Into<Value>,
-) -> Result<String, RenderError> {
+) -> anyhow::Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Json);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_test("address", |host: &str| host.parse::<IpAddr>().is_ok());
     environment.add_filter("folder", folder);
     let rendered = environment.render_named_str(name, template, values);
-    Ok(rendered.map_err(RenderError)? + "\n")
+    let rendered = rendered.map_err(|e| anyhow!("can't write YAML; paths must be UTF-8: {e}"))?;
+    Ok(rendered + "\n")
 }
 
 /// Returns the folder of `file`, for a directory that Envoy watches.

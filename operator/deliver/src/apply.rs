@@ -9,27 +9,25 @@ use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
 use crate::object::{FIELD_MANAGER, MANAGED_BY, OPERATOR_ANNOTATION, Object, other_operator};
 use crate::readable::{Readable, list};
+use crate::report::ObjectState;
 use crate::watch::api_of;
-
-/// The outcome of a write.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The write succeeded. Contains the object as stored by the API server.
-    Done(Value),
-    /// The write needs manual action first. Another manager owns the fields or the object, or the
-    /// API server refuses the object. Contains the reason and the remedy.
-    Refused(String),
-    /// A temporary failure. The write is retried.
-    Failed(String),
-}
 
 /// Applies `object`. `version` is the resource version of Headgate's existing object, if any. A
 /// newer version is never overwritten. So the write of a former leader that hasn't noticed the loss
 /// of its Lease fails, because its version is old.
 ///
 /// The apply is never forced, so a field that another field manager has set stays with that
-/// manager.
-pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
+/// manager. Returns the object as stored by the API server.
+///
+/// # Errors
+/// [`ObjectState::Failed`], if another manager owns the fields or the object, or the API server
+/// refuses the object, so that manual action is needed first. Else [`ObjectState::Pending`], for a
+/// temporary failure, after which the write is retried.
+pub async fn apply(
+    client: &Client,
+    object: &Object,
+    version: Option<&str>,
+) -> Result<Value, ObjectState> {
     let (resource, namespace) = (object.adapter.resource(), &object.key.namespace);
     let mut value = object.value.clone();
     if let Some(version) = version {
@@ -40,10 +38,7 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
         let api =
             api_of::<Readable<PartialObjectMeta<DynamicObject>>>(&resource, client, namespace);
-        let found = match list(&api, &same_name).await {
-            Ok(list) => list.items,
-            Err(error) => return failed(&error),
-        };
+        let found = list(&api, &same_name).await.map_err(|e| failed(&e))?.items;
         let is_ours = |f: &PartialObjectMeta<DynamicObject>| {
             f.labels()
                 .get(MANAGED_BY.0)
@@ -52,26 +47,25 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         if !found.iter().all(is_ours) {
             let why =
                 "an object of this name exists that Headgate doesn't manage; rename or delete it";
-            return Outcome::Refused(why.to_owned());
+            return Err(ObjectState::Failed(why.to_owned()));
         }
         let own = &value["metadata"]["annotations"][OPERATOR_ANNOTATION];
         let own = own.as_str().unwrap_or_default();
         let other = { found.iter() }.find_map(|f| other_operator(f.annotations(), own));
         if let Some(other) = other {
-            return Outcome::Refused(format!(
+            return Err(ObjectState::Failed(format!(
                 "the operator {other} delivers an object of this name; let only one operator watch \
                  each namespace or, if that operator was removed, remove the object's annotation \
                  {OPERATOR_ANNOTATION}"
-            ));
+            )));
         }
     }
     let parameters = PatchParams::apply(FIELD_MANAGER);
     let patch = Patch::Apply(&value);
     let api = api_of::<Readable<DynamicObject>>(&resource, client, namespace);
-    match api.patch(&object.key.name, &parameters, &patch).await {
-        Ok(Readable(written)) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
-        Err(error) => failed(&error),
-    }
+    let written = api.patch(&object.key.name, &parameters, &patch).await;
+    let Readable(written) = written.map_err(|e| failed(&e))?;
+    Ok(serde_json::to_value(written).unwrap_or_default())
 }
 
 /// Deletes the object `observed`, unless another object has replaced it.
@@ -100,17 +94,17 @@ pub async fn delete(
     }
 }
 
-fn failed(error: &kube::Error) -> Outcome {
+fn failed(error: &kube::Error) -> ObjectState {
     let why = line(error);
     match error {
-        kube::Error::Api(status) if of_fields(status) => Outcome::Refused(format!(
+        kube::Error::Api(status) if of_fields(status) => ObjectState::Failed(format!(
             "{why}; release these fields (kubectl apply --server-side without them, or delete the \
              object), and Headgate sets them"
         )),
         kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
-            Outcome::Refused(why)
+            ObjectState::Failed(why)
         }
-        _ => Outcome::Failed(why),
+        _ => ObjectState::Pending(why),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use crate::object::{CONTENT_ANNOTATION, Object};
+use crate::object::Object;
 
 /// Whether `observed` needs no write, because the last apply had the same content and no applied
-/// field has changed since. Fields that other managers added are ignored.
+/// field has changed since. The annotation with the hash of the content is one of the fields, so an
+/// apply that only removes fields is due too. Fields that other managers added are ignored.
 pub fn unchanged(wanted: &Object, observed: &Value) -> bool {
-    let applied = observed["metadata"]["annotations"][CONTENT_ANNOTATION].as_str();
-    applied == Some(wanted.content()) && is_within(&wanted.value, observed)
+    is_within(&wanted.value, observed)
 }
 
 /// Whether every field of `wanted` has its value in `observed`. Lists must have the same length,

@@ -164,12 +164,10 @@ pub(super) fn configuration(value: &Value, direction: Direction) -> Option<Filte
 
 /// Whether the filter of this version refuses the configuration in the `spec` of an object.
 pub(crate) fn is_refused(spec: &Value) -> bool {
-    match spec {
-        Value::Object(fields) if fields.contains_key("stages") => read(spec).is_none(),
-        Value::Object(fields) => fields.values().any(is_refused),
-        Value::Array(items) => items.iter().any(is_refused),
-        _ => false,
-    }
+    let read = |direction| configuration(spec, direction);
+    read(Direction::Inbound)
+        .or_else(|| read(Direction::Outbound))
+        .is_none()
 }
 
 fn find(

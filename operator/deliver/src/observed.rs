@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::{Api, DynamicObject};
+use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
@@ -80,22 +80,14 @@ pub fn follow(
     let mut watches = JoinSet::new();
     for &source in sources {
         let resource = source.resource();
-        let mut watch = match source {
-            Source::Objects(adapter) => {
-                let namespaces = Namespaces::fixed(&settings.watch_namespaces);
-                let client = client.clone();
-                let api = move |namespace: &str| watch::api_of(&resource, &client, namespace);
-                let mut watch = Watch::new(adapter.kind(), &namespaces, api);
-                watch.config = watch.config.labels(&ours());
-                watch
-            }
-            Source::GatewayClasses => {
-                let all = Api::all_with(client.clone(), &resource);
-                Watch::new("GatewayClass", &Namespaces::fixed(&[]), move |_| {
-                    all.clone()
-                })
-            }
+        let (kind, client) = (resource.kind.clone(), client.clone());
+        let api = move |namespace: &str| watch::api_of(&resource, &client, namespace);
+        let (namespaces, labels) = match source {
+            Source::Objects(_) => (&*settings.watch_namespaces, Some(ours())),
+            Source::GatewayClasses => (&[][..], None),
         };
+        let mut watch = Watch::new(&kind, &Namespaces::fixed(namespaces), api);
+        watch.config.label_selector = labels;
         watch.longest_pause = settings.retry;
         let operator = settings.operator.clone();
         let read = move |object| keyed(object, &operator);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::adapter::Adapter;
-use crate::apply::{self, Outcome};
+use crate::apply;
 use crate::cluster::ObjectKey;
 use crate::cluster::PlannedCluster;
 use crate::difference::unchanged;
@@ -106,10 +106,8 @@ pub(crate) struct Reconciler {
     client: Client,
     settings: Settings,
     refusals: BTreeMap<Key, Refusal>,
-    /// The module that its URL served at the last successful check, and the time of that check.
-    served: Option<(ModuleRef, Instant)>,
-    /// The module whose check failed last, with the reason and the time.
-    failed: Option<(ModuleRef, String, Instant)>,
+    /// The module of the last check of its URL, with the time and the result.
+    checked: Option<(ModuleRef, Instant, Result<(), String>)>,
     /// The time since which Istio's agents can fetch the module again, if this process noticed that
     /// they couldn't before.
     served_again: Option<String>,
@@ -131,8 +129,7 @@ impl Reconciler {
             client,
             settings,
             refusals: BTreeMap::new(),
-            served: None,
-            failed: None,
+            checked: None,
             served_again: None,
             interrupted: outage.load(Ordering::Relaxed),
             outage,
@@ -305,15 +302,8 @@ impl Reconciler {
                         "deleting failed and is retried: {why}"
                     );
                     let state = ObjectState::Pending(why);
-                    failures.insert(key.clone(), state.clone());
-                    let refusal = Refusal {
-                        content: String::new(),
-                        version,
-                        state,
-                        again: Instant::now() + self.short_pause(),
-                        pauses: pauses(LONGEST_PAUSE, LONGEST_PAUSE),
-                    };
-                    self.refusals.insert(key.clone(), refusal);
+                    self.failed(key, "", version, &state);
+                    failures.insert(key.clone(), state);
                 }
             }
         }
@@ -364,38 +354,51 @@ impl Reconciler {
             .await;
         for (key, object, version, outcome) in done {
             let (kind, name) = (key.0.kind(), &key.1);
-            let before = self.refusals.remove(key);
-            let (state, why) = match outcome {
-                Outcome::Done(value) => {
+            let state = match outcome {
+                Ok(value) => {
                     info!(kind, object = %name, "applied");
+                    self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
                     continue;
                 }
-                Outcome::Refused(why) => (ObjectState::Failed(why.clone()), why),
-                Outcome::Failed(why) => (ObjectState::Pending(why.clone()), why),
+                Err(state) => state,
             };
-            let before = before.filter(|r| r.content == object.content());
-            if before.as_ref().is_none_or(|r| r.state != state) {
+            if self.failed(key, object.content(), version, &state)
+                && let ObjectState::Failed(why) | ObjectState::Pending(why) = &state
+            {
                 warn!(kind, object = %name, "not applied; this is retried: {why}");
             }
-            failures.insert(key.clone(), state.clone());
-            let first = self.settings.refused_retry;
-            let longest = LONGEST_PAUSE.max(first);
-            let new = || pauses(first, longest);
-            let mut pauses = before.map_or_else(new, |r| r.pauses);
-            let pause = match state {
-                ObjectState::Failed(_) => pauses.next().unwrap_or(longest),
-                _ => self.short_pause(),
-            };
-            let refusal = Refusal {
-                content: object.content().to_owned(),
-                version,
-                state,
-                again: Instant::now() + pause,
-                pauses,
-            };
-            self.refusals.insert(key.clone(), refusal);
+            failures.insert(key.clone(), state);
         }
+    }
+
+    /// Records a failed attempt, after which the same attempt pauses. Returns whether the last
+    /// attempt at the same content ended otherwise.
+    fn failed(
+        &mut self,
+        key: &Key,
+        content: &str,
+        version: Option<String>,
+        state: &ObjectState,
+    ) -> bool {
+        let before = self.refusals.remove(key).filter(|r| r.content == content);
+        let is_news = before.as_ref().is_none_or(|r| r.state != *state);
+        let first = self.settings.refused_retry;
+        let longest = LONGEST_PAUSE.max(first);
+        let mut pauses = before.map_or_else(|| pauses(first, longest), |r| r.pauses);
+        let pause = match state {
+            ObjectState::Failed(_) => pauses.next().unwrap_or(longest),
+            _ => self.short_pause(),
+        };
+        let refusal = Refusal {
+            content: content.to_owned(),
+            version,
+            state: state.clone(),
+            again: Instant::now() + pause,
+            pauses,
+        };
+        self.refusals.insert(key.clone(), refusal);
+        is_news
     }
 
     /// Checks that the object may name its module. Either the object on the API server already
@@ -405,24 +408,18 @@ impl Reconciler {
         let Some(module) = &object.module else {
             return Ok(());
         };
-        let there = known.is_some_and(|value| names(value, module));
-        let is_fresh =
-            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < CHECK_LIFE;
-        if there || self.served.as_ref().is_some_and(is_fresh) {
+        if known.is_some_and(|value| names(value, module)) {
             return Ok(());
         }
-        if let Some((failed, why, at)) = &self.failed
-            && failed == module
-            && at.elapsed() < self.short_pause()
+        if let Some((of, at, result)) = &self.checked
+            && of == module
+            && at.elapsed() < result.as_ref().map_or(self.short_pause(), |()| CHECK_LIFE)
         {
-            return Err(why.clone());
+            return result.clone();
         }
-        if let Err(why) = served::check_all(module).await {
-            self.failed = Some((module.clone(), why.clone(), Instant::now()));
-            return Err(why);
-        }
-        self.served = Some((module.clone(), Instant::now()));
-        Ok(())
+        let result = served::check_all(module).await;
+        self.checked = Some((module.clone(), Instant::now(), result.clone()));
+        result
     }
 }
 

@@ -27,7 +27,7 @@ use headgate_admission::Server;
 use headgate_admission::protocol::{MAX_BYTES, PATH, Report};
 use headgate_strategies::time::{Instant, nanos};
 use http::StatusCode;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -119,13 +119,11 @@ async fn exchange(
     request: Request,
 ) -> Response {
     let _open = peer.open_stream();
-    let header = request.headers().get(AUTHORIZATION);
-    let header = header.and_then(|value| value.to_str().ok());
-    let header = header.map(str::to_owned);
     let bytes = request.body().size_hint().upper();
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
     let bytes = bytes.map_or(MAX_BYTES, |bytes| bytes.clamp(LEAST_BYTES, MAX_BYTES));
-    let (peer, _slot) = match shared.tenants.admit(peer, header, bytes).await {
+    let admitted = shared.tenants.admit(peer, request.headers(), bytes).await;
+    let (peer, _slot) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
             let code = match refused {

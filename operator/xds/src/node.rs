@@ -78,19 +78,15 @@ pub struct Identity {
 impl Identity {
     /// Reads the node of a stream's first message.
     pub fn new(node: Option<&Node>) -> Self {
-        let Some(node) = node else {
-            return Self {
-                id: "unnamed".to_owned(),
-                ..Self::default()
-            };
-        };
+        let none = Node::default();
+        let node = node.unwrap_or(&none);
         let id = if node.id.is_empty() {
-            "unnamed".to_owned()
+            "unnamed"
         } else {
-            clip(&node.id, MAX_TEXT)
+            &node.id
         };
         let mut identity = Self {
-            id,
+            id: clip(id, MAX_TEXT),
             cluster: clip(&node.cluster, MAX_TEXT),
             no_native: no_native(node),
             ..Self::default()

@@ -33,8 +33,11 @@ pub struct Server {
     plans: watch::Receiver<Arc<Plan>>,
     modules: watch::Receiver<Arc<Modules>>,
     registry: Arc<Registry>,
-    tls: Option<Tls>,
-    tokens: Option<ProxyTokens>,
+    /// The certificates, which are reloaded when their files change. With them the server serves
+    /// only over TLS, and only proxies with a certificate signed by the files' CA or with a token.
+    pub tls: Option<Tls>,
+    /// The reviewer of the proxies' tokens.
+    pub tokens: Option<ProxyTokens>,
     limits: Limits,
 }
 
@@ -59,18 +62,6 @@ impl Server {
             tls: None,
             tokens: None,
             limits,
-        }
-    }
-
-    /// Makes the server serve only over TLS, and only proxies with a certificate signed by the
-    /// files' CA or a token that `tokens` accepts. The files are reloaded when they change.
-    #[must_use]
-    pub fn with_tls(self, tls: Tls, tokens: Option<ProxyTokens>) -> Self {
-        let tls = Some(tls);
-        Self {
-            tls,
-            tokens,
-            ..self
         }
     }
 

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryService;
-use http::header::AUTHORIZATION;
+use http::HeaderMap;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -40,13 +40,9 @@ impl DiscoveryService {
     }
 
     /// Returns the peer with the identity that its token proves, and the quota slot of its stream.
-    async fn admit(
-        &self,
-        peer: Peer,
-        authorization: Option<String>,
-    ) -> Result<(Peer, Slot), Status> {
+    async fn admit(&self, peer: Peer, headers: &HeaderMap) -> Result<(Peer, Slot), Status> {
         let address = peer.address;
-        let admitted = self.tenants.admit(peer, authorization, 1).await;
+        let admitted = self.tenants.admit(peer, headers, 1).await;
         admitted.map_err(|refused| {
             let why = refused.to_string();
             let status = match refused {
@@ -86,9 +82,7 @@ impl ExtensionConfigDiscoveryService for DiscoveryService {
     ) -> Result<Response<Self::StreamExtensionConfigsStream>, Status> {
         let peer = peer(&request)?;
         let open = peer.open_stream();
-        let header = request.metadata().get(AUTHORIZATION.as_str());
-        let header = header.and_then(|value| value.to_str().ok());
-        let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
+        let (peer, slot) = self.admit(peer, request.metadata().as_ref()).await?;
         let requests = request.into_inner();
         // The queue holds one response. The next response is made after that one has been sent.
         let (responses, stream) = mpsc::channel(1);
@@ -172,7 +166,12 @@ mod tests {
         let lines = Arc::default();
         let _lines = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
         for _ in 0..3 {
-            assert!(service.admit(peer.clone(), None).await.is_err());
+            assert!(
+                service
+                    .admit(peer.clone(), &HeaderMap::new())
+                    .await
+                    .is_err()
+            );
             service.other_protocol(&peer);
         }
         assert_eq!(registry.metrics.streams_refused.get(), 6);

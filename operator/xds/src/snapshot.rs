@@ -25,10 +25,6 @@ pub struct Snapshot {
     pub modules: Arc<Modules>,
     /// The time at which the snapshot was made.
     pub made: Instant,
-    /// The configuration of a proxy to which no policy applies.
-    empty: Arc<FilterConfig>,
-    /// The empty configuration of an outbound slot.
-    no_calls: Arc<FilterConfig>,
 }
 
 /// Returns the policies that are invalid and have no last valid version. A policy of a folder isn't
@@ -103,11 +99,6 @@ impl Snapshot {
             plan,
             modules,
             made: Instant::now(),
-            empty: Arc::default(),
-            no_calls: Arc::new(FilterConfig {
-                direction: Direction::Outbound,
-                ..FilterConfig::default()
-            }),
         }
     }
 
@@ -166,13 +157,17 @@ impl Snapshot {
         let namespace = identity.namespace.as_deref().unwrap_or_default();
         let enforced = self.find(identity);
         let enforced = enforced.unwrap_or_else(|why| Arc::new(Enforced::nothing(Some(why))));
+        let no_calls = || FilterConfig {
+            direction: Direction::Outbound,
+            ..FilterConfig::default()
+        };
         Assignment {
             config: match enforced.config.stages.is_empty() {
-                true => Arc::clone(&self.empty),
+                true => Arc::default(),
                 false => Arc::clone(&enforced.config),
             },
             outbound: (self.plan.outbound_of(&enforced.config, namespace))
-                .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
+                .map_or_else(|| Arc::new(no_calls()), Arc::clone),
             in_force: enforced.in_force.clone(),
             problem: enforced.problem.clone(),
             module,

@@ -36,12 +36,8 @@ pub(crate) enum Verdict {
 }
 
 /// The error of a request that doesn't name the stream's only resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "resource_names: each request of a stream names the same resource, and no other, in at most \
-     {MAX_NAME} bytes"
-)]
-pub(crate) struct WrongNames;
+const WRONG_NAMES: &str = "resource_names: each request of a stream names the same resource, and \
+                           no other, in at most 256 bytes";
 
 /// The state of one stream.
 #[derive(Debug)]
@@ -67,10 +63,10 @@ impl Sotw {
     ///
     /// # Errors
     /// Returns an error unless the request names one resource, in at most [`MAX_NAME`] bytes.
-    pub(crate) fn new(first: DiscoveryRequest) -> Result<Self, WrongNames> {
-        let [name] = <[String; 1]>::try_from(first.resource_names).map_err(|_| WrongNames)?;
+    pub(crate) fn new(first: DiscoveryRequest) -> Result<Self, &'static str> {
+        let [name] = <[String; 1]>::try_from(first.resource_names).map_err(|_| WRONG_NAMES)?;
         if name.len() > MAX_NAME {
-            return Err(WrongNames);
+            return Err(WRONG_NAMES);
         }
         Ok(Self {
             name,
@@ -87,9 +83,9 @@ impl Sotw {
     pub(crate) fn receive(
         &mut self,
         request: DiscoveryRequest,
-    ) -> Result<Option<Verdict>, WrongNames> {
+    ) -> Result<Option<Verdict>, &'static str> {
         if request.resource_names != [self.name.as_str()] {
-            return Err(WrongNames);
+            return Err(WRONG_NAMES);
         }
         let answered = self.sent.take_if(|s| s.nonce == request.response_nonce);
         let Some(Sent { version, .. }) = answered else {
@@ -268,12 +264,12 @@ mod tests {
         let long = "x".repeat(257);
         for names in [&[][..], &[NAME, "headgate-b"], &[&long]] {
             let refused = Sotw::new(request(names, "", "")).unwrap_err();
-            assert_eq!(refused, WrongNames, "{names:?}");
+            assert_eq!(refused, WRONG_NAMES, "{names:?}");
         }
         for names in [&[][..], &[NAME, "headgate-b"], &["headgate-b"]] {
             let mut s = sent(&resource("1"));
             let refused = s.receive(request(names, "", "1"));
-            assert_eq!(refused, Err(WrongNames), "{names:?}");
+            assert_eq!(refused, Err(WRONG_NAMES), "{names:?}");
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::random::random;
 use crate::registry::{Connection, MAX_REASON, Registry};
 use crate::resource::Resource;
 use crate::snapshot::{Assignment, Snapshot};
-use crate::sotw::{Sotw, Verdict, WrongNames};
+use crate::sotw::{Sotw, Verdict};
 use crate::tenants::{Tenant, take};
 use crate::{ECDS_TYPE_URL, is_headgate_slot};
 
@@ -142,7 +142,7 @@ async fn serve(
         .registry
         .connect(&identity, &address, SystemTime::now());
     check_type(&first)?;
-    let sotw = Sotw::new(first).map_err(invalid)?;
+    let sotw = Sotw::new(first).map_err(Status::invalid_argument)?;
     if !is_headgate_slot(sotw.name()) {
         debug!(
             node = identity.id,
@@ -217,10 +217,6 @@ fn check_type(request: &DiscoveryRequest) -> Result<(), Status> {
     }
 }
 
-fn invalid(names: WrongNames) -> Status {
-    Status::invalid_argument(names.to_string())
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
         // The connection may still have the response in its buffers.
@@ -235,7 +231,11 @@ impl Session {
     fn receive(&mut self, request: DiscoveryRequest, metrics: &XdsMetrics) -> Result<(), Status> {
         self.last = None;
         check_type(&request)?;
-        if let Some(verdict) = self.sotw.receive(request).map_err(invalid)? {
+        if let Some(verdict) = self
+            .sotw
+            .receive(request)
+            .map_err(Status::invalid_argument)?
+        {
             self.unanswered = None;
             let falls_back = self.learn_what_it_loads(&verdict);
             let is_refused = matches!(verdict, Verdict::Nack { .. });

@@ -11,6 +11,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
 use crate::limits::Limits;
 use crate::peer::Peer;
 use crate::quota::{Full, Quota, Slot};
@@ -78,17 +81,20 @@ impl Tenants {
         })
     }
 
-    /// Returns the peer with the identity that the token in `authorization` proves, and a quota
-    /// slot of `amount` units for one stream.
+    /// Returns the peer with the identity that the token in the stream's `headers` proves, and a
+    /// quota slot of `amount` units for the stream.
     pub(crate) async fn admit(
         &self,
         peer: Peer,
-        authorization: Option<String>,
+        headers: &HeaderMap,
         amount: usize,
     ) -> Result<(Peer, Slot), Refused> {
         // The stream counts while its token is reviewed.
         let before = self.stream(&peer, amount)?;
-        let token = authorization.as_deref().and_then(bearer);
+        let token = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        let token = token.and_then(bearer);
         let peer = peer.with_token(token, self.tokens.as_ref()).await?;
         drop(before);
         if let Some(Err(why)) = peer.proven.as_deref() {
@@ -186,7 +192,8 @@ mod tests {
         (peer, token): (Peer, &str),
     ) {
         let (tenants, header) = (Arc::clone(tenants), format!("Bearer {token}"));
-        streams.spawn(async move { tenants.admit(peer, Some(header), 1).await });
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, header.parse().unwrap())]);
+        streams.spawn(async move { tenants.admit(peer, &headers, 1).await });
     }
 
     /// The streams wait for the review of a token, valid or not.
@@ -236,7 +243,7 @@ mod tests {
                 validity: None,
             })));
             for open in 0..each {
-                let admitted = tenants.admit(peer.clone(), None, 1).await;
+                let admitted = tenants.admit(peer.clone(), &HeaderMap::new(), 1).await;
                 held.push(
                     admitted
                         .unwrap_or_else(|e| panic!("{namespace} {open}: {e}"))

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use minijinja::value::Serde;
 use serde::Serialize;
 
-use crate::template::{RenderError, render};
+use crate::template::render;
 
 /// The credential that proves a proxy's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,7 +75,7 @@ impl XdsTls {
     ///
     /// # Errors
     /// If a path isn't UTF-8.
-    pub fn identity_yaml(&self) -> Result<String, RenderError> {
+    pub fn identity_yaml(&self) -> anyhow::Result<String> {
         let template = include_str!("templates/sds_identity.yaml.j2");
         render("sds_identity.yaml.j2", template, Serde(self))
     }
@@ -84,7 +84,7 @@ impl XdsTls {
     ///
     /// # Errors
     /// If a path isn't UTF-8.
-    pub fn ca_yaml(&self) -> Result<String, RenderError> {
+    pub fn ca_yaml(&self) -> anyhow::Result<String> {
         let template = include_str!("templates/sds_ca.yaml.j2");
         render("sds_ca.yaml.j2", template, Serde(self))
     }

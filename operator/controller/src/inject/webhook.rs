@@ -70,7 +70,7 @@ pub struct Webhook {
 impl Webhook {
     /// Serves over HTTPS until `shutdown` holds `true`.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
-        let app = app(self.settings);
+        let app = app(Arc::new(Mutex::new(self.settings)));
         let (listener, trust) = (self.listener, Some(self.trust));
         serve(listener, "injection", LIMITS, trust, app, || {}, shutdown).await;
     }
@@ -80,11 +80,7 @@ impl Webhook {
 /// because a parsed review may take more than a hundred times its size.
 type Turn = Arc<Mutex<Settings>>;
 
-fn app(settings: Settings) -> Router {
-    app_of(Arc::new(Mutex::new(settings)))
-}
-
-fn app_of(turn: Turn) -> Router {
+fn app(turn: Turn) -> Router {
     Router::new()
         .route(PATH, post(review))
         .layer(DefaultBodyLimit::max(MAX_BYTES))

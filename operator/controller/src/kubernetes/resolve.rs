@@ -35,11 +35,6 @@ use headgate_api::validate::ValidPolicy;
 use headgate_deliver::cluster::{Cluster, ObjectKey, PolicyObject};
 use headgate_deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 
-/// Makes one plan. For consecutive plans, see [`Planner`].
-pub fn plan(cluster: &Cluster) -> Plan {
-    Planner::default().plan(cluster)
-}
-
 /// Makes consecutive plans.
 #[derive(Debug)]
 pub struct Planner {

@@ -27,18 +27,11 @@ pub struct Facts<'a> {
     pub tallies: &'a Tallies,
     /// The outcome of the policy's deliveries, if objects deliver the policy.
     pub delivered: Option<&'a conditions::Condition>,
-    /// Present while proxies may still be reconnecting.
-    pub settling: Option<Settling>,
-}
-
-/// The state of the settling time, in which proxies may still be reconnecting, for example after a
-/// change of leader. Meanwhile a target at which the policy was programmed stays programmed
-/// although its proxies are missing.
-#[derive(Debug, Clone, Copy)]
-pub struct Settling {
-    /// Whether a proxy of the policy was observed in the settling time. If its proxies are missing
-    /// after that, they aren't about to reconnect.
-    pub was_seen: bool,
+    /// Present in the settling time, in which proxies may still be reconnecting, for example after
+    /// a change of leader. Meanwhile a target at which the policy was programmed stays programmed
+    /// although its proxies are missing. `true` if a proxy of the policy was observed in this time.
+    /// If its proxies are missing after that, they aren't about to reconnect.
+    pub settling: Option<bool>,
 }
 
 /// The result of [`wanted`].
@@ -48,6 +41,9 @@ pub struct Wanted {
     pub status: Option<AdmissionPolicyStatus>,
     /// Whether a target stays programmed only because of the settling time.
     pub holds: bool,
+    /// Whether some proxy's answer is pending. A target without proxies counts as pending too,
+    /// because streams and deliveries may not have processed a new plan yet.
+    pub pending: bool,
 }
 
 /// Returns the status to write in place of `old`. Entries of other controllers don't change.
@@ -57,7 +53,7 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     let (ours, others): (Vec<_>, Vec<_>) = old
         .iter()
         .partition(|entry| entry.controller_name == CONTROLLER_NAME);
-    let mut holds = false;
+    let mut wanted = Wanted::default();
     let mut of_targets = Vec::new();
     let mut new = Vec::new();
     for (ancestor_ref, target) in ancestors(facts.state) {
@@ -67,8 +63,13 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
         let new_at = at.get(&Type::Programmed);
         if let Some(kept) = new_at.and_then(|new| kept(facts, before, new)) {
             at.insert(Type::Programmed, kept);
-            holds = true;
+            wanted.holds = true;
         }
+        let reason = at.get(&Type::Programmed).map(|c| c.reason.as_str());
+        wanted.pending |= matches!(
+            reason,
+            Some("Pending" | "PartiallyProgrammed" | "NoProxies")
+        );
         new.push(PolicyAncestorStatus {
             ancestor_ref,
             controller_name: CONTROLLER_NAME.to_owned(),
@@ -81,11 +82,11 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     let summary = as_written(&summary, generation, old_summary, now);
     let known = |c: &&Condition| Type::ALL.iter().any(|of| of.as_str() == c.type_);
     let is_new = !ours.iter().copied().eq(&new) || !old_summary.iter().filter(known).eq(&summary);
-    let status = is_new.then(|| AdmissionPolicyStatus {
+    wanted.status = is_new.then(|| AdmissionPolicyStatus {
         conditions: summary,
         ancestors: others.into_iter().cloned().chain(new).collect(),
     });
-    Wanted { status, holds }
+    wanted
 }
 
 /// Returns the condition `Programmed` of `before` if it should be kept. It should if `new` differs
@@ -96,10 +97,10 @@ fn kept(
     before: &[Condition],
     new: &conditions::Condition,
 ) -> Option<conditions::Condition> {
-    let settling = facts.settling?;
+    let was_seen = facts.settling?;
     let waits = match new.reason.as_str() {
         "Pending" | "PartiallyProgrammed" => true,
-        "NoProxies" => !settling.was_seen,
+        "NoProxies" => !was_seen,
         _ => false,
     };
     let before = find(before, Type::Programmed)?;
@@ -184,22 +185,6 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     let pending = conditions::Condition::new(false, "Pending", why);
     let pair = [Type::Accepted, Type::Programmed].map(|of| (of, pending.clone()));
     pair.into_iter().collect()
-}
-
-/// Whether some proxy's answer is pending. A target without proxies counts as pending too, because
-/// streams and deliveries may not have processed a new plan yet.
-pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
-    status
-        .ancestors
-        .iter()
-        .filter(|entry| entry.controller_name == CONTROLLER_NAME)
-        .filter_map(|entry| find(&entry.conditions, Type::Programmed))
-        .any(|c| {
-            matches!(
-                c.reason.as_str(),
-                "Pending" | "PartiallyProgrammed" | "NoProxies"
-            )
-        })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use super::events::{self, News, transitions};
 use super::leader::{Leadership, WRITE_TIMEOUT, may_write};
 use super::peers::Peers;
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
-use super::status::{Facts, Settling, is_pending, wanted};
+use super::status::{Facts, wanted};
 use super::store::{Observations, Observed};
 use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteResult};
@@ -343,9 +343,7 @@ impl Writer {
             if tallies.of_policy(&state.name).total > 0 {
                 self.seen.insert(key.clone());
             }
-            Settling {
-                was_seen: self.seen.contains(key),
-            }
+            self.seen.contains(key)
         });
         let facts = Facts {
             state,
@@ -376,7 +374,7 @@ impl Writer {
         if pace.in_flight {
             return looks_again;
         }
-        let due = pace.due(is_pending(&status), now);
+        let due = pace.due(wanted.pending, now);
         if due > now {
             return Next::At(due);
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use headgate_api::plan::TargetKind;
 use headgate_api::validate::check_file;
-use headgate_controller::kubernetes::resolve;
+use headgate_controller::kubernetes::resolve::Planner;
 use headgate_deliver::cluster::{Gateway, ObjectKey, Pod};
 use headgate_deliver::{Adapter, Delivered, Installed, wanted};
 use headgate_tests::chart;
@@ -80,7 +80,7 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
         let report = check_file("policy.yaml", &std::fs::read(&path)?);
         for example in report.policies() {
             let cluster = everywhere(example, &namespace);
-            let plan = resolve::plan(&cluster);
+            let plan = Planner::default().plan(&cluster);
             let mut objects = Vec::new();
             for (settings, installed) in [
                 (&wasm, &before_1_30),

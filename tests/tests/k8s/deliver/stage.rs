@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use headgate_api::validate::check_file;
-use headgate_controller::kubernetes::resolve;
+use headgate_controller::kubernetes::resolve::Planner;
 use headgate_deliver::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
 use headgate_deliver::settings::{
     AdapterChoice, DeliverArgs, ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
@@ -119,7 +119,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
 
 pub(crate) fn view(cluster: &Cluster) -> PlannedCluster {
     PlannedCluster {
-        plan: Arc::new(resolve::plan(cluster)),
+        plan: Arc::new(Planner::default().plan(cluster)),
         cluster: Arc::new(cluster.clone()),
     }
 }

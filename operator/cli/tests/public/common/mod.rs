@@ -110,7 +110,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         if let Some((pair, client_ca)) = tls {
             let files = write_tls(dir.path(), pair, client_ca);
-            server = server.with_tls(files.load().await.unwrap(), None);
+            server.tls = Some(files.load().await.unwrap());
         }
         let snapshots = server.snapshots();
         let xds = TcpListener::bind(address).await.unwrap();

@@ -204,7 +204,7 @@ async fn reviewed(mut app: Router, review: String) -> Response {
 #[tokio::test]
 async fn a_review_waits_for_its_turn_and_is_bounded_in_size() {
     let turn = Arc::new(Mutex::new(settings()));
-    let app = app_of(Arc::clone(&turn));
+    let app = app(Arc::clone(&turn));
     let review = json!({"request": {"uid": "u", "object": pod("nodeName: n")}}).to_string();
     let other = turn.lock().await;
     let mut waiting = std::pin::pin!(reviewed(app.clone(), review));
@@ -228,7 +228,7 @@ async fn reviews_wait_while_others_of_the_same_address_are_open() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let (_shutdown, stop) = watch::channel(false);
-    let app = app(settings());
+    let app = app(Arc::new(Mutex::new(settings())));
     tokio::spawn(serve(listener, "test", LIMITS, None, app, || {}, stop));
     let review = json!({"request": {"uid": "u", "object": pod("nodeName: n")}}).to_string();
     let request = format!(

@@ -195,7 +195,7 @@ impl World {
     }
 
     fn plan(&self) -> Plan {
-        plan(&self.cluster)
+        Planner::default().plan(&self.cluster)
     }
 
     fn state(&self, policy: &str) -> PolicyState {

@@ -97,9 +97,19 @@ fn a_transition_is_a_change_of_status_and_of_nothing_else() {
 
 #[test]
 fn proxies_of_an_older_generation_are_pending() {
-    let status = wanted(&state(2), &tallies(1, 2, 2), None, None, &at(1)).unwrap();
-    assert_eq!(reasons(&status), [("Accepted", "Pending"); 2]);
-    assert!(is_pending(&status));
+    let (state, tallies) = (state(2), tallies(1, 2, 2));
+    let facts = Facts {
+        state: &state,
+        tallies: &tallies,
+        delivered: None,
+        settling: None,
+    };
+    let wanted = super::wanted(&facts, None, &at(1));
+    assert_eq!(
+        reasons(&wanted.status.unwrap()),
+        [("Accepted", "Pending"); 2]
+    );
+    assert!(wanted.pending);
 }
 
 #[test]
@@ -354,7 +364,7 @@ fn settling(
         state,
         tallies,
         delivered: None,
-        settling: Some(Settling { was_seen }),
+        settling: Some(was_seen),
     };
     super::wanted(&facts, old, &at(9))
 }
@@ -368,6 +378,7 @@ fn only_missing_proxies_of_the_same_generation_may_be_on_their_way() {
         let nothing = Wanted {
             status: None,
             holds: true,
+            pending: false,
         };
         assert_eq!(
             settling(&state(1), &tallies, Some(&programmed), false),
@@ -393,7 +404,7 @@ fn a_target_that_waits_for_its_proxies_delays_no_other() {
     let programmed = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(1)).unwrap();
     let mut s = state(1);
     s.not_found = vec![(target(TARGETS[1]), "no such Gateway".into())];
-    let Wanted { status, holds } = settling(&s, &Tallies::default(), Some(&programmed), false);
+    let Wanted { status, holds, .. } = settling(&s, &Tallies::default(), Some(&programmed), false);
     let status = status.unwrap();
     assert!(holds);
     assert_eq!(

@@ -28,7 +28,7 @@ fn an_unchanged_part_of_a_plan_is_the_same_object() {
     edited.stage.queue.max_length += 1;
 
     let after = planner.plan(&world.cluster);
-    assert_eq!(after, plan(&world.cluster), "and all the same as afresh");
+    assert_eq!(after, world.plan(), "and all the same as afresh");
     assert!(Arc::ptr_eq(
         &by_labels(&after, "a", "app=x").config,
         &x.config
@@ -116,7 +116,7 @@ fn fractions_follow_scale_where_slots_do_not() {
     let before = planner.plan(&world.cluster);
     let more = world.pods(4, "a/x", "app=x");
     let after = planner.plan(&more.cluster);
-    assert_eq!(after, plan(&more.cluster));
+    assert_eq!(after, more.plan());
     let units = |plan: &Plan| {
         let stage = &by_labels(plan, "a", "app=x").config.stages[0];
         (
