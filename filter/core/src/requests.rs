@@ -70,7 +70,7 @@ pub struct Request {
     pub(crate) rank: u64,
     /// The request's turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
-    /// The request's part of the queued work, in the unit of [`headgate_strategies::work::Work`].
+    /// The request's part of the queued work, in the unit of [`headgate_strategies::work`].
     pub(crate) work: i64,
     /// The estimated queue wait at the request's arrival if the queue were a FIFO. `None` if no
     /// service time was known then.

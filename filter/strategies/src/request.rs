@@ -110,7 +110,7 @@ pub struct Served {
     /// The number of answers of the request's type that this sample represents, because not every
     /// answer is measured.
     pub weight: u32,
-    /// The request's work in the queue, in the unit of [`crate::work::Work`].
+    /// The request's work in the queue, in the unit of [`crate::work`].
     pub work: u64,
 }
 

@@ -37,9 +37,8 @@ use headgate_strategies::rng::Rng;
 use headgate_strategies::service_times::ServiceTimes;
 use headgate_strategies::strategy::{Avoidance, Strategy};
 use headgate_strategies::time::{Instant, micros};
-use headgate_strategies::work::Work;
 
-use crate::config::{Measure, Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
+use crate::config::{CostConfig, Measure, Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, Origin, PolicyId, Refusal, Ticket};
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -93,7 +92,6 @@ pub struct Stage {
     queue: Queue,
     order: Order,
     places: Places,
-    work: Work,
     /// The requests of this worker.
     pub requests: Requests,
     service_times: ServiceTimes,
@@ -151,7 +149,6 @@ impl Stage {
             queue: Queue::default(),
             places: Places::new(order.groups(&config), order.steepest_wait()),
             order,
-            work: Work::from_config(&config),
             requests: Requests::new(policy),
             service_times: ServiceTimes::from_config(&config),
             times_key: format!("headgate/times/{}", config.policy),
@@ -363,7 +360,8 @@ impl Stage {
     ) -> Result<Decision, HostError> {
         let kind = attributes.kind;
         self.arrived(attributes);
-        let lacks_cost = self.work == Work::Header && attributes.cost.is_none();
+        let by_header = matches!(self.config.strategy.cost(), CostConfig::Header { .. });
+        let lacks_cost = by_header && attributes.cost.is_none();
         if lacks_cost || attributes.size.is_none() && self.service_times.has_cost(kind) {
             self.stats.count_stage(StageCount::CostUnknown, 1);
         }
