@@ -57,9 +57,8 @@ pub struct Request {
     /// The request's attributes at its arrival, except that type and class follow the current
     /// configuration.
     pub attributes: Attributes,
-    /// The request's origin, which a refusal repeats. `None` if the request entered the stage at
-    /// once.
-    pub origin: Option<Origin>,
+    /// The request's origin, which a refusal repeats.
+    pub origin: Origin,
     /// The time at which the request entered the stage.
     pub arrived: Instant,
     /// The time at which the longest allowed queue wait of the request ends.
@@ -120,7 +119,7 @@ impl Request {
         Self {
             stream,
             attributes,
-            origin: None,
+            origin: Origin::default(),
             arrived: now,
             deadline: now,
             late: Reason::QueueTimeout,

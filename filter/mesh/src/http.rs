@@ -36,10 +36,9 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
 impl BesideHttp for Mesh {
     fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
         // Clients outside the mesh get no announcement.
-        let origin = refusal.origin.filter(|origin| origin.sender.is_some());
         let workflows = self.workflows(refusal.policy);
-        let said = origin.zip(workflows);
-        let Some(said) = said.map(|(origin, workflows)| workflows.announcement(origin)) else {
+        let workflows = workflows.filter(|_| refusal.origin.sender.is_some());
+        let Some(said) = workflows.map(|workflows| workflows.announcement(refusal.origin)) else {
             return;
         };
         let value = &mut self.scratch.value;

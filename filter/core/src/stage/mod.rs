@@ -386,7 +386,8 @@ impl Stage {
         let rejected = decision.is_err();
         if let Err(reason) = decision {
             self.strategy.base.decided(false);
-            let origin = self.requests.of(ticket).and_then(|request| request.origin);
+            let origin = (self.requests.of(ticket)).map(|request| request.origin);
+            let origin = origin.unwrap_or_default();
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Decision::Refuse(refusal));
@@ -438,7 +439,7 @@ impl Stage {
         &mut self,
         now: Instant,
         request: &Attributes,
-        origin: Option<Origin>,
+        origin: Origin,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
@@ -460,7 +461,7 @@ impl Stage {
     fn refusal(
         &mut self,
         request: &Attributes,
-        origin: Option<Origin>,
+        origin: Origin,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
@@ -491,7 +492,7 @@ impl Stage {
         self.arrived(request);
         Refusal {
             by_rate: !wait.is_zero(),
-            ..self.refusal(request, Some(origin), reason, wait)
+            ..self.refusal(request, origin, reason, wait)
         }
     }
 
