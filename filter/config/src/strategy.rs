@@ -69,6 +69,15 @@ impl StrategyConfig {
         }
     }
 
+    /// Returns the unit of a request's work in the queue. Only backlog control uses others than
+    /// time.
+    pub fn cost(&self) -> &CostConfig {
+        match self {
+            Self::BacklogControl(control) => &control.cost,
+            _ => &CostConfig::Measured,
+        }
+    }
+
     /// Whether a strategy with the settings `other` can adopt these settings and keep its state. It
     /// can if the two differ at most in the processing units, which change with the endpoints.
     pub fn continues(&self, other: &Self) -> bool {

@@ -33,20 +33,12 @@ impl Ticket {
 }
 
 /// The origin of a request, as ids that [`Beside`](crate::beside::Beside) assigns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// The id of the request's flow, or 0 without a flow.
     pub flow: u16,
     /// The id of the process that sent the request, or `None` if unknown.
     pub sender: Option<u64>,
-}
-
-impl Origin {
-    /// The origin of a request without Headgate's headers.
-    pub const UNKNOWN: Self = Self {
-        flow: 0,
-        sender: None,
-    };
 }
 
 /// A refused request.
@@ -60,8 +52,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// The time after which a retry is worthwhile, with jitter. Never zero.
     pub retry_after: Duration,
-    /// The request's origin, if [`Beside`](crate::beside::Beside) has set it.
-    pub origin: Option<Origin>,
+    /// The request's origin.
+    pub origin: Origin,
     /// Whether the request would have waited for the rate of its workflow.
     pub by_rate: bool,
 }
@@ -74,7 +66,7 @@ impl Refusal {
         kind: TypeId,
         reason: Reason,
         drain: Duration,
-        origin: Option<Origin>,
+        origin: Origin,
         rng: &mut Rng,
     ) -> Self {
         let base = drain.max(Duration::from_millis(1));
@@ -172,7 +164,14 @@ mod tests {
         let mut rng = Rng::new(7);
         let refusal = |ms, rng: &mut Rng| {
             let (policy, drain) = (PolicyId(0), Duration::from_millis(ms));
-            Refusal::new(policy, TypeId(0), Reason::QueueFull, drain, None, rng)
+            Refusal::new(
+                policy,
+                TypeId(0),
+                Reason::QueueFull,
+                drain,
+                Origin::default(),
+                rng,
+            )
         };
         let pushbacks: Vec<u64> = (0..100)
             .map(|_| refusal(40, &mut rng).pushback_ms())

@@ -368,14 +368,14 @@ impl<B: Beside> Engine<B> {
                     ..progress(request)
                 }
             } else {
-                Progress::UNKNOWN
+                Progress::default()
             },
             ..Attributes::of(kind)
         };
         let mut arrival = Arrival {
             stream,
             attributes,
-            origin: Origin::UNKNOWN,
+            origin: Origin::default(),
         };
         let own = (policy.id, &compiled.config);
         self.beside.describe(host, now, own, request, &mut arrival);

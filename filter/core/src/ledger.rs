@@ -52,7 +52,7 @@ pub struct QueueState {
     /// The number of requests.
     pub length: u32,
     /// The sum of the requests' work, estimated when they were enqueued, in the unit of
-    /// [`headgate_strategies::work::Work`]. It is the sum in Bouncer's Eq. 2 and in Chronos' Eq. 2.
+    /// [`headgate_strategies::work`]. It is the sum in Bouncer's Eq. 2 and in Chronos' Eq. 2.
     pub work: u64,
 }
 

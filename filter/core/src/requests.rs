@@ -57,9 +57,8 @@ pub struct Request {
     /// The request's attributes at its arrival, except that type and class follow the current
     /// configuration.
     pub attributes: Attributes,
-    /// The request's origin, which a refusal repeats. `None` if the request entered the stage at
-    /// once.
-    pub origin: Option<Origin>,
+    /// The request's origin, which a refusal repeats.
+    pub origin: Origin,
     /// The time at which the request entered the stage.
     pub arrived: Instant,
     /// The time at which the longest allowed queue wait of the request ends.
@@ -70,7 +69,7 @@ pub struct Request {
     pub(crate) rank: u64,
     /// The request's turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
-    /// The request's part of the queued work, in the unit of [`headgate_strategies::work::Work`].
+    /// The request's part of the queued work, in the unit of [`headgate_strategies::work`].
     pub(crate) work: i64,
     /// The estimated queue wait at the request's arrival if the queue were a FIFO. `None` if no
     /// service time was known then.
@@ -120,7 +119,7 @@ impl Request {
         Self {
             stream,
             attributes,
-            origin: None,
+            origin: Origin::default(),
             arrived: now,
             deadline: now,
             late: Reason::QueueTimeout,

@@ -228,8 +228,6 @@ pub struct StageStats {
     dirty: Vec<u16>,
     counters: Counters,
     slots: MetricId,
-    /// The budget of tokens, with its gauge.
-    tokens: Option<(MetricId, u32)>,
     queue_length: MetricId,
     queued_work: MetricId,
     handover: MetricId,
@@ -263,16 +261,11 @@ impl StageStats {
             types.push(TypeStats::new(host, &prefix, kind, general)?);
         }
         let mut gauges = Gauges::default();
-        let tokens = config.tokens.as_ref().map(|tokens| {
-            let metric = gauges.define(host, format!("{prefix}.tokens"))?;
-            Ok((metric, tokens.whole_budget()))
-        });
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
             counters: Counters::new(host, &prefix, STAGE_COUNTERS)?,
             slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
-            tokens: tokens.transpose()?,
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
@@ -421,9 +414,6 @@ impl StageStats {
     /// [`HostError`].
     pub fn configured(&self, host: &impl Metrics, parallelism: u32) -> Result<(), HostError> {
         host.record(self.slots, u64::from(parallelism))?;
-        if let Some((metric, tokens)) = self.tokens {
-            host.record(metric, tokens.into())?;
-        }
         self.objectives.publish(host)
     }
 

@@ -200,7 +200,7 @@ pub(crate) fn origin(
         }
         request.header(wire::PROCESS).and_then(wire::parse_process)
     } else {
-        attributes.progress = Progress::UNKNOWN;
+        attributes.progress = Progress::default();
         None
     };
     Origin {
@@ -462,7 +462,7 @@ impl Mesh {
         let of_slot = |spent: &Spent| Progress {
             elapsed: spent.slot,
             work: spent.slot,
-            ..Progress::UNKNOWN
+            ..Progress::default()
         };
         let progress = answer.map(|a| a.progress).or(spent.map(of_slot));
         if let Some(progress) = progress {
@@ -578,7 +578,7 @@ impl Mesh {
         if let Some(left) = call.deadline {
             say(wire::TIMEOUT, &mut |out| wire::put_timeout(out, left));
         }
-        if call.progress != Progress::UNKNOWN {
+        if call.progress != Progress::default() {
             say(wire::PROGRESS, &mut |out| {
                 wire::put_progress(out, &call.progress);
             });

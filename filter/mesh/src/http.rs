@@ -13,7 +13,7 @@ use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::{Refusal, Ticket};
 use headgate_core::host::Host;
 use headgate_core::http::{
-    BY_RATE, BesideHttp, Headers, Property, REFUSED, Standing, Stream, answer, header, values,
+    BY_RATE, BesideHttp, Headers, Map, Property, REFUSED, Standing, Stream, answer, header, values,
 };
 use headgate_core::stage::Outcome;
 use headgate_strategies::host::HostError;
@@ -36,10 +36,9 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
 impl BesideHttp for Mesh {
     fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
         // Clients outside the mesh get no announcement.
-        let origin = refusal.origin.filter(|origin| origin.sender.is_some());
         let workflows = self.workflows(refusal.policy);
-        let said = origin.zip(workflows);
-        let Some(said) = said.map(|(origin, workflows)| workflows.announcement(origin)) else {
+        let workflows = workflows.filter(|_| refusal.origin.sender.is_some());
+        let Some(said) = workflows.map(|workflows| workflows.announcement(refusal.origin)) else {
             return;
         };
         let value = &mut self.scratch.value;
@@ -67,7 +66,7 @@ impl BesideHttp for Mesh {
 
     fn strip<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
         for name in internal(headers) {
-            let removed = stream.remove_request_header(name);
+            let removed = stream.remove_header(Map::Request, name);
             filter.check(stream, removed);
         }
         if token_in_baggage(headers).is_some() {
@@ -108,10 +107,10 @@ impl BesideHttp for Mesh {
                 return begin(filter, stream, call, &String::from_utf8_lossy(&cluster));
             }
             let Some(token) = &token else { return Ok(()) };
-            stream.set_request_header(wire::REQUEST, token.as_bytes())?;
+            stream.set_header(Map::Request, wire::REQUEST, token.as_bytes())?;
             let out = &mut self::mesh(filter).scratch.baggage;
             if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
-                stream.set_request_header(wire::BAGGAGE, out)?;
+                stream.set_header(Map::Request, wire::BAGGAGE, out)?;
             }
             Ok(())
         })();
@@ -144,7 +143,7 @@ impl BesideHttp for Mesh {
         };
         let mut result = Ok(());
         let set = setter(&mut result, |name, value| {
-            stream.set_response_header(name, value)
+            stream.set_header(Map::Response, name, value)
         });
         mesh(filter).write_answer(answer.as_ref(), spent.as_ref(), set);
         filter.check(stream, result);
@@ -159,9 +158,9 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
     let used = match filter.engine().beside().resource_report(ticket) {
         None => return,
         Some(ResourceReport::Orca { metric }) => stream
-            .response_header(resource::ORCA)
+            .header(Map::Response, resource::ORCA)
             .map(|value| value.and_then(|value| resource::orca(&value, metric))),
-        Some(ResourceReport::ServerTiming { metric }) => stream.response_headers().map(|all| {
+        Some(ResourceReport::ServerTiming { metric }) => stream.headers(Map::Response).map(|all| {
             values(&all, resource::SERVER_TIMING)
                 .find_map(|value| resource::server_timing(value, metric))
         }),
@@ -178,9 +177,9 @@ fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers
     let out = &mut mesh(filter).scratch.baggage;
     baggage::without_token(headers.values(wire::BAGGAGE), out);
     let stripped = if out.is_empty() {
-        stream.remove_request_header(wire::BAGGAGE.as_bytes())
+        stream.remove_header(Map::Request, wire::BAGGAGE.as_bytes())
     } else {
-        stream.set_request_header(wire::BAGGAGE, out)
+        stream.set_header(Map::Request, wire::BAGGAGE, out)
     };
     filter.check(stream, stripped);
 }
@@ -208,7 +207,7 @@ fn begin<H: Host, S: Stream>(
 ) -> Result<(), HostError> {
     let mut result = Ok(());
     let set = setter(&mut result, |name, value| {
-        stream.set_request_header(name, value)
+        stream.set_header(Map::Request, name, value)
     });
     let now = stream.now()?;
     let call = (headers, token, since);
@@ -285,7 +284,7 @@ fn delay_or_begin(
         let mut result = Ok(());
         let call = (stream.id(), &headers, token);
         let set = setter(&mut result, |name, value| {
-            stream.set_request_header(name, value)
+            stream.set_header(Map::Request, name, value)
         });
         let (host, engine, actions) = filter.parts();
         let delayed = engine::delay(engine, host, now, call, &cluster, actions, set);
@@ -308,7 +307,7 @@ fn delay_or_begin(
 /// Reads the headers of the response to a call.
 fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
     let Ok(now) = stream.now() else { return };
-    let response = match stream.response_headers() {
+    let response = match stream.headers(Map::Response) {
         Ok(response) => response,
         Err(error) => {
             filter.complain(stream, &error);
@@ -335,7 +334,7 @@ fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calli
     let downgraded = downgraded.filter(|_| !mesh.is_gateway());
     let is_downgraded = downgraded.is_some();
     let set = downgraded.map_or(Ok(()), |class| {
-        stream.set_response_header(wire::DOWNGRADED, class.as_bytes())
+        stream.set_header(Map::Response, wire::DOWNGRADED, class.as_bytes())
     });
     let reply = Reply {
         rate,
@@ -358,7 +357,7 @@ fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calli
     let hidden = [wire::RATE, wire::PROGRESS].into_iter();
     for name in hidden.chain(copied).chain(obeyed) {
         if header(&response, name).is_some() {
-            let removed = stream.remove_response_header(name.as_bytes());
+            let removed = stream.remove_header(Map::Response, name.as_bytes());
             filter.check(stream, removed);
         }
     }

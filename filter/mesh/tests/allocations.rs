@@ -27,7 +27,7 @@ use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::decision::{Decision, Ticket};
 
 use crate::memory::MemoryHost;
-use headgate_core::http::{Inbound, Level, Property, Proxy, Stream};
+use headgate_core::http::{Inbound, Level, Map, Property, Proxy, Stream};
 use headgate_core::stage::Outcome;
 use headgate_mesh::{Engine, Filter, engine};
 use headgate_strategies::host::HostError;
@@ -264,18 +264,15 @@ impl Stream for Bare {
     fn id(&self) -> u32 {
         1
     }
-    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
-        // The map has one header, `:path: /`.
-        Ok(b"\x01\0\0\0\x05\0\0\0\x01\0\0\0:path\0/\0".to_vec())
+    fn headers(&self, map: Map) -> Result<Vec<u8>, HostError> {
+        // The request has one header, `:path: /`.
+        Ok(match map {
+            Map::Request => b"\x01\0\0\0\x05\0\0\0\x01\0\0\0:path\0/\0".to_vec(),
+            _ => Vec::new(),
+        })
     }
-    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
-        Ok(Vec::new())
-    }
-    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        Ok((name == ":status").then(|| b"200".to_vec()))
-    }
-    fn response_trailer(&self, _name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        Ok(None)
+    fn header(&self, map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok((map == Map::Response && name == ":status").then(|| b"200".to_vec()))
     }
     fn response_body(&self, _each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
         Ok(())
@@ -284,16 +281,10 @@ impl Stream for Bare {
         Ok(())
     }
 
-    fn set_request_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
+    fn set_header(&self, _map: Map, _name: &str, _value: &[u8]) -> Result<(), HostError> {
         Ok(())
     }
-    fn set_response_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
-        Ok(())
-    }
-    fn remove_request_header(&self, _name: &[u8]) -> Result<(), HostError> {
-        Ok(())
-    }
-    fn remove_response_header(&self, _name: &[u8]) -> Result<(), HostError> {
+    fn remove_header(&self, _map: Map, _name: &[u8]) -> Result<(), HostError> {
         Ok(())
     }
     fn property(&self, _property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
 use headgate_core::host::MetricKind;
-use headgate_core::http::{Level, LocalReply, Property};
+use headgate_core::http::{Level, LocalReply, Map, Property};
 use headgate_mesh::engine::Callout;
 use headgate_strategies::host::HostError;
 
@@ -69,14 +69,6 @@ impl Buffer {
         // SAFETY: the caller guarantees that the buffer is valid.
         unsafe { std::slice::from_raw_parts(self.bytes, self.length) }
     }
-}
-
-/// A map of headers, with the values of `envoy_dynamic_module_type_http_header_type`.
-#[derive(Clone, Copy)]
-pub(crate) enum Map {
-    Request = 0,
-    Response = 2,
-    ResponseTrailers = 3,
 }
 
 /// The attribute id (`envoy_dynamic_module_type_attribute_id`) of `response.code_details`.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision, Refusal};
-use headgate_core::http::{Headers, Inbound, Level, Property, Proxy, Stream};
+use headgate_core::http::{Headers, Inbound, Level, Map, Property, Proxy, Stream};
 use headgate_mesh::{Engine, Filter, Outbound};
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::Instant;
 
-use crate::abi::{self, Envoy, Map, Span};
+use crate::abi::{self, Envoy, Span};
 use crate::process::{self, Configuration, Head};
 use crate::shared::Host;
 
@@ -87,20 +87,12 @@ impl Stream for Attached<'_> {
         self.listener
     }
 
-    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
-        Ok(self.envoy()?.headers(Map::Request))
+    fn headers(&self, map: Map) -> Result<Vec<u8>, HostError> {
+        Ok(self.envoy()?.headers(map))
     }
 
-    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
-        Ok(self.envoy()?.headers(Map::Response))
-    }
-
-    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        Ok(self.envoy()?.header(Map::Response, name))
-    }
-
-    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        Ok(self.envoy()?.header(Map::ResponseTrailers, name))
+    fn header(&self, map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(self.envoy()?.header(map, name))
     }
 
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
@@ -108,22 +100,12 @@ impl Stream for Attached<'_> {
         Ok(())
     }
 
-    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        let envoy = self.envoy()?;
-        envoy.set_header(Map::Request, name.as_bytes(), Some(value))
+    fn set_header(&self, map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+        self.envoy()?.set_header(map, name.as_bytes(), Some(value))
     }
 
-    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        let envoy = self.envoy()?;
-        envoy.set_header(Map::Response, name.as_bytes(), Some(value))
-    }
-
-    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
-        self.envoy()?.set_header(Map::Request, name, None)
-    }
-
-    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
-        self.envoy()?.set_header(Map::Response, name, None)
+    fn remove_header(&self, map: Map, name: &[u8]) -> Result<(), HostError> {
+        self.envoy()?.set_header(map, name, None)
     }
 
     fn clear_route_cache(&self) -> Result<(), HostError> {

@@ -303,7 +303,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         let arrival = Arrival {
             stream,
             attributes: self.attributes(&request),
-            origin: Origin::UNKNOWN,
+            origin: Origin::default(),
         };
         let (host, now) = (&self.host, Instant::from_nanos(self.now));
         let actions = &mut self.actions;

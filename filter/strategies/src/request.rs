@@ -44,7 +44,7 @@ pub struct Attributes {
 
 impl Attributes {
     /// Returns the attributes of a request of which only the type is known.
-    pub const fn of(kind: TypeId) -> Self {
+    pub fn of(kind: TypeId) -> Self {
         Self {
             kind,
             class: ClassId(0),
@@ -57,13 +57,14 @@ impl Attributes {
             prompt_tokens: 0,
             output: 0,
             is_retry: false,
-            progress: Progress::UNKNOWN,
+            progress: Progress::default(),
         }
     }
 }
 
 /// Progress metrics of a request's call tree (Wisp §4.2, Table 2), which are processing times and
 /// work. Only the age includes waits.
+/// The default is the progress of a request that has just entered the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time of the call tree so far.
@@ -77,17 +78,6 @@ pub struct Progress {
     /// Time since the request entered the mesh, with waits, but without the time between proxies
     /// (SEDA §3.2). Zero if the request enters at this proxy, or carries no trusted age.
     pub age: Duration,
-}
-
-impl Progress {
-    /// The progress of a request that has just entered the mesh.
-    pub const UNKNOWN: Self = Self {
-        elapsed: Duration::ZERO,
-        total: None,
-        work: Duration::ZERO,
-        total_work: None,
-        age: Duration::ZERO,
-    };
 }
 
 /// A request that was served and measured.
@@ -110,7 +100,7 @@ pub struct Served {
     /// The number of answers of the request's type that this sample represents, because not every
     /// answer is measured.
     pub weight: u32,
-    /// The request's work in the queue, in the unit of [`crate::work::Work`].
+    /// The request's work in the queue, in the unit of [`crate::work`].
     pub work: u64,
 }
 

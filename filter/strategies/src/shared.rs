@@ -16,6 +16,7 @@
 //! bytes. Two versions with different layouts keep a record each, and neither reads or overwrites
 //! the other version's record.
 
+use postcard::de_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -150,6 +151,45 @@ impl Counter {
 pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)
+}
+
+/// Returns the value in `bytes` like [`decode`], or `None` if one of its `f64` isn't finite. In the
+/// record of a control law, such a number would stay in all later records. The record has no
+/// strings and no bytes.
+pub fn decode_finite<T: Record>(bytes: &[u8]) -> Option<T> {
+    let numbers = Finite(bytes.strip_prefix(&header(T::SCHEMA))?);
+    let mut numbers = postcard::Deserializer::from_flavor(numbers);
+    let value = T::deserialize(&mut numbers).ok()?;
+    numbers.finalize().ok()?.is_empty().then_some(value)
+}
+
+/// The bytes of a record of numbers. Integers are read byte by byte, and only an `f64` is read as 8
+/// bytes at once. It must be finite.
+struct Finite<'a>(&'a [u8]);
+
+impl<'a> Flavor<'a> for Finite<'a> {
+    type Remainder = &'a [u8];
+    type Source = &'a [u8];
+
+    fn pop(&mut self) -> postcard::Result<u8> {
+        let first = self.0.split_off_first();
+        first
+            .copied()
+            .ok_or(postcard::Error::DeserializeUnexpectedEnd)
+    }
+
+    fn try_take_n(&mut self, count: usize) -> postcard::Result<&'a [u8]> {
+        let taken = self.0.split_off(..count);
+        let taken = taken.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        match taken.try_into().map(f64::from_le_bytes) {
+            Ok(number) if !number.is_finite() => Err(postcard::Error::DeserializeBadEncoding),
+            _ => Ok(taken),
+        }
+    }
+
+    fn finalize(self) -> postcard::Result<&'a [u8]> {
+        Ok(self.0)
+    }
 }
 
 /// Replaces `bytes` with the encoded `value`.
@@ -348,6 +388,32 @@ mod tests {
         encode(&Old::default(), &mut bytes);
         assert_eq!(decode::<New>(&bytes), None);
         assert_eq!(decode(&bytes), Some(Old::default()));
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_makes_a_record_of_a_law_unreadable() {
+        type Law = (u64, Vec<(Option<f64>, u32, f64)>);
+        impl Record for Law {
+            const SCHEMA: u32 = 1;
+        }
+        let law = |number: f64| {
+            (
+                u64::MAX,
+                vec![(None, u32::MAX, -1.5), (Some(2.0), 0, number)],
+            )
+        };
+        let mut bytes = Vec::new();
+        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            encode(&law(number), &mut bytes);
+            assert!(decode::<Law>(&bytes).is_some());
+            assert_eq!(decode_finite::<Law>(&bytes), None);
+        }
+        encode(&law(f64::MAX), &mut bytes);
+        assert_eq!(decode_finite(&bytes), Some(law(f64::MAX)));
+        bytes.push(0);
+        assert_eq!(decode_finite::<Law>(&bytes), None, "too long");
+        bytes.truncate(bytes.len() - 2);
+        assert_eq!(decode_finite::<Law>(&bytes), None, "too short");
     }
 
     impl Record for Vec<(u16, Option<String>, f64)> {

@@ -10,53 +10,26 @@
 //! A request without a readable cost costs 1, the minimum, so that an invalid value has no
 //! advantage over a plain 1. Only a policy that trusts its clients should configure the header.
 
-use crate::config::{CostConfig, StageConfig, StrategyConfig};
+use crate::config::CostConfig;
 use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
+use crate::time::micros;
 
 /// The largest work of one request, to which larger values are clamped. In µs it is 71 minutes,
 /// about the longest time that a histogram measures.
 pub const MAX_WORK: u64 = 1 << 32;
 
-/// The source of n_i, the work of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    /// The measured mean processing time of the request's type, µs.
-    Time,
-    /// A configured number for each type.
-    Type(Vec<u32>),
-    /// The request's own cost.
-    Header,
-}
-
-impl Work {
-    /// Returns the source of n_i. Only backlog control uses other units than time.
-    pub fn from_config(config: &StageConfig) -> Self {
-        match &config.strategy {
-            StrategyConfig::BacklogControl(control) => match &control.cost {
-                CostConfig::Measured => Self::Time,
-                CostConfig::Type { costs } => Self::Type(costs.clone()),
-                CostConfig::Header { .. } => Self::Header,
-            },
-            _ => Self::Time,
+/// Returns n_i, the work of a request in the unit of `cost`, at most [`MAX_WORK`]. A time is 0
+/// before anything was measured, and a cost is at least 1.
+pub fn work(cost: &CostConfig, request: &Attributes, times: &ServiceTimes) -> u64 {
+    let work = match cost {
+        CostConfig::Measured => {
+            return micros(times.mean_of(request).unwrap_or_default()).min(MAX_WORK);
         }
-    }
-
-    /// Returns n_i, at most [`MAX_WORK`]. A time is 0 before anything was measured, and a cost is
-    /// at least 1.
-    pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
-        let work = match self {
-            Self::Time => {
-                let mean = times.mean_of(request).unwrap_or_default();
-                return u64::try_from(mean.as_micros())
-                    .unwrap_or(MAX_WORK)
-                    .min(MAX_WORK);
-            }
-            Self::Type(costs) => costs.get(request.kind.0 as usize).or(costs.last()).copied(),
-            Self::Header => request.cost,
-        };
-        u64::from(work.unwrap_or(1)).clamp(1, MAX_WORK)
-    }
+        CostConfig::Type { costs } => costs.get(request.kind.0 as usize).or(costs.last()).copied(),
+        CostConfig::Header { .. } => request.cost,
+    };
+    u64::from(work.unwrap_or(1)).clamp(1, MAX_WORK)
 }
 
 /// Returns the cost in the value of a header, a whole number of at least 1, or `None` for any other
@@ -108,14 +81,20 @@ mod tests {
             cost,
             ..Attributes::of(TypeId(kind))
         };
-        let by_type = Work::Type(vec![20, 0]);
-        let of = |work: &Work, kind, cost| work.of(&request(kind, cost), &times);
+        let by_type = CostConfig::Type { costs: vec![20, 0] };
+        let header = String::new();
+        let by_header = CostConfig::Header { header };
+        let of = |by: &CostConfig, kind, cost| work(by, &request(kind, cost), &times);
         assert_eq!(of(&by_type, 0, Some(7)), 20);
         assert_eq!(of(&by_type, 1, None), 1);
         assert_eq!(of(&by_type, 9, None), 1, "an unknown type is the last");
-        assert_eq!(of(&Work::Header, 0, Some(7)), 7);
-        assert_eq!(of(&Work::Header, 0, None), 1);
-        assert_eq!(of(&Work::Header, 0, Some(u32::MAX)), u64::from(u32::MAX));
-        assert_eq!(of(&Work::Time, 0, Some(7)), 0, "nothing was measured");
+        assert_eq!(of(&by_header, 0, Some(7)), 7);
+        assert_eq!(of(&by_header, 0, None), 1);
+        assert_eq!(of(&by_header, 0, Some(u32::MAX)), u64::from(u32::MAX));
+        assert_eq!(
+            of(&CostConfig::Measured, 0, Some(7)),
+            0,
+            "nothing was measured"
+        );
     }
 }

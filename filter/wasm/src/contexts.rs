@@ -12,8 +12,9 @@ use headgate_core::decision::Decision;
 use headgate_core::http::{Inbound, Level};
 use headgate_mesh::Outbound;
 
+use crate::envoy::Effective;
 use crate::ffi;
-use crate::vm;
+use crate::vm::{self, Filter};
 
 /// One context.
 enum Context {
@@ -123,30 +124,27 @@ pub(crate) fn response_headers(id: u32, end: bool) {
 
 /// Handles a part of the response's body other than the last.
 pub(crate) fn response_part(id: u32) {
-    with(id, |context| match context {
-        Context::Request(inbound) if inbound.awaits_part() => {
-            vm::on(id, |filter, stream| inbound.response_part(filter, stream));
-        }
-        _ => {}
-    });
+    on_request(id, Inbound::awaits_part, Inbound::response_part);
 }
 
 /// Handles the last byte of the body of a response without trailers.
 pub(crate) fn response_end(id: u32) {
-    with(id, |context| match context {
-        Context::Request(inbound) if inbound.is_pending() => {
-            vm::on(id, |filter, stream| inbound.response_end(filter, stream));
-        }
-        _ => {}
-    });
+    on_request(id, Inbound::is_pending, Inbound::response_end);
 }
 
 pub(crate) fn response_trailers(id: u32) {
+    on_request(id, Inbound::is_pending, Inbound::response_trailers);
+}
+
+/// Runs `f` on the request with this number if the request `awaits` what arrived.
+fn on_request(
+    id: u32,
+    awaits: fn(&Inbound) -> bool,
+    f: impl FnOnce(&mut Inbound, &mut Filter, &Effective),
+) {
     with(id, |context| match context {
-        Context::Request(inbound) if inbound.is_pending() => {
-            vm::on(id, |filter, stream| {
-                inbound.response_trailers(filter, stream);
-            });
+        Context::Request(inbound) if awaits(inbound) => {
+            vm::on(id, |filter, stream| f(inbound, filter, stream));
         }
         _ => {}
     });

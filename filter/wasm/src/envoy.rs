@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use headgate_core::http::{Level, Property, Proxy, Stream, metadata};
+use headgate_core::http::{Level, Map, Property, Proxy, Stream, metadata};
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::{Instant, nanos};
 
-use crate::ffi::{self, Map};
+use crate::ffi;
 
 /// The effective context with its number. The context is a stream or a root context. All calls
 /// apply to the effective context, regardless of the number.
@@ -31,20 +31,12 @@ impl Stream for Effective {
         self.0
     }
 
-    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
-        ffi::headers(Map::Request)
+    fn headers(&self, map: Map) -> Result<Vec<u8>, HostError> {
+        ffi::headers(map)
     }
 
-    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
-        ffi::headers(Map::Response)
-    }
-
-    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        ffi::header(Map::Response, name)
-    }
-
-    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        ffi::header(Map::ResponseTrailers, name)
+    fn header(&self, map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        ffi::header(map as u32, name)
     }
 
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
@@ -54,20 +46,12 @@ impl Stream for Effective {
         Ok(())
     }
 
-    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        ffi::set_header(Map::Request, name, value)
+    fn set_header(&self, map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+        ffi::set_header(map, name, value)
     }
 
-    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        ffi::set_header(Map::Response, name, value)
-    }
-
-    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
-        ffi::remove_header(Map::Request, name)
-    }
-
-    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
-        ffi::remove_header(Map::Response, name)
+    fn remove_header(&self, map: Map, name: &[u8]) -> Result<(), HostError> {
+        ffi::remove_header(map, name)
     }
 
     fn clear_route_cache(&self) -> Result<(), HostError> {

@@ -141,7 +141,7 @@ extern "C" fn proxy_on_delete(context: u32) {
 #[cfg(feature = "trap")]
 #[allow(clippy::panic)] // the purpose of the feature
 fn trap() {
-    let headers = ffi::headers(ffi::Map::Request);
+    let headers = ffi::headers(headgate_core::http::Map::Request);
     let wanted = b"x-headgate-trap";
     if headers.is_ok_and(|bytes| bytes.windows(wanted.len()).any(|part| part == wanted)) {
         panic!("trapped on request");

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use headgate_core::http::Level;
+use headgate_core::http::{Level, Map};
 use headgate_strategies::host::HostError;
 
 #[cfg(test)]
@@ -17,14 +17,8 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const EMPTY: u32 = 7;
 const CAS_MISMATCH: u32 = 8;
-/// A map of headers, with the values of `WasmHeaderMapType`.
-#[derive(Clone, Copy)]
-pub(crate) enum Map {
-    Request = 0,
-    Response = 2,
-    ResponseTrailers = 3,
-    CalloutResponse = 6,
-}
+/// The value `WasmHeaderMapType::HttpCallResponseHeaders`.
+const CALLOUT_RESPONSE: u32 = 6;
 /// The value `WasmBufferType::HttpResponseBody`.
 const RESPONSE_BODY: u32 = 1;
 /// The value `WasmBufferType::HttpCallResponseBody`.
@@ -194,11 +188,11 @@ pub(crate) fn headers(map: Map) -> Result<Vec<u8>, HostError> {
 }
 
 /// Returns the first value of a header.
-pub(crate) fn header(map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+pub(crate) fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     // SAFETY: `name` is valid for its length, and the other pointers are to live locals of
     // `returned`.
     returned("proxy_get_header_map_value", |data, size| unsafe {
-        proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size)
+        proxy_get_header_map_value(map, name.as_ptr(), name.len(), data, size)
     })
 }
 
@@ -249,7 +243,7 @@ pub(crate) fn http_call(
 /// Returns the body, of `size` bytes, of the response to [`http_call`]. Returns `None` unless the
 /// status is 200. The caller must call this function in the response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
-    let status = header(Map::CalloutResponse, ":status");
+    let status = header(CALLOUT_RESPONSE, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {
         return Ok(None);
     }

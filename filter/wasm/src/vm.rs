@@ -17,7 +17,7 @@ use headgate_core::decision::{Action, Decision, Refusal};
 use headgate_core::engine::FAST_TICK;
 use headgate_core::http::{Inbound, Level, Proxy, serialize};
 use headgate_core::workers::WorkerId;
-use headgate_mesh::{Filter, Outbound};
+use headgate_mesh::Outbound;
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::Instant;
 
@@ -39,13 +39,15 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// The property of a stream with the name of the VM that has handled it.
 const HANDLED_BY: &[u8] = b"headgate.vm";
 
+pub(crate) type Filter = headgate_mesh::Filter<Unfiltered<EnvoyHost>>;
+
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
 
 /// The state of this worker.
 pub(crate) struct Vm {
-    filter: Filter<Unfiltered<EnvoyHost>>,
+    filter: Filter,
     turn: Turn<Action>,
     /// The value of [`HANDLED_BY`] that this VM writes.
     name: [u8; 8],
@@ -87,7 +89,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
 }
 
 /// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.
-pub(crate) fn on(stream: u32, f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective)) {
+pub(crate) fn on(stream: u32, f: impl FnOnce(&mut Filter, &Effective)) {
     with(|vm| vm.run(stream, Callback::OfStream, f));
 }
 
@@ -233,12 +235,7 @@ impl Vm {
         inbound.request_end(&mut self.filter, &Effective(stream));
     }
 
-    fn run(
-        &mut self,
-        context: u32,
-        callback: Callback,
-        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective),
-    ) {
+    fn run(&mut self, context: u32, callback: Callback, f: impl FnOnce(&mut Filter, &Effective)) {
         f(&mut self.filter, &Effective(context));
         self.act(context, callback);
     }

@@ -7,7 +7,7 @@ use headgate_strategies::time::Instant;
 
 use super::prepared::Compiled;
 use crate::beside::{Beside, InForce, Passage, Release};
-use crate::decision::{Action, Arrival, Decision, Origin, PolicyId, Ticket};
+use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::Host;
 use crate::requests::Request;
 use crate::stage::{Outcome, Stage};
@@ -211,7 +211,6 @@ impl Policy {
                 },
                 Release::Refuse(_, reason, wait) => {
                     self.stage.requests.take(ticket);
-                    let origin = origin.unwrap_or(Origin::UNKNOWN);
                     Some(self.stage.refuse_before(&attributes, origin, reason, wait))
                 }
             };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headgate_strategies::request::TypeId;
 
 use crate::classify::Classifier;
-use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
+use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig};
 use crate::host::Metrics;
 use crate::stats::StageStats;
 
@@ -79,12 +79,9 @@ impl Compiled {
     /// Returns the header in which requests state their cost, or `None` if the strategy doesn't use
     /// a stated cost.
     pub(super) fn cost_header(&self) -> Option<&str> {
-        match &self.config.strategy {
-            StrategyConfig::BacklogControl(control) => match &control.cost {
-                CostConfig::Header { header } => Some(header),
-                CostConfig::Measured | CostConfig::Type { .. } => None,
-            },
-            _ => None,
+        match self.config.strategy.cost() {
+            CostConfig::Header { header } => Some(header),
+            CostConfig::Measured | CostConfig::Type { .. } => None,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::stage::{Outcome, Stage};
 use super::headers::{Headers, Upgrade};
 use super::listeners::Listeners;
 use super::tokens::Tokens;
-use super::{BesideHttp, Level, LocalReply, Property, Proxy, Stream, answer};
+use super::{BesideHttp, Level, LocalReply, Map, Property, Proxy, Stream, answer};
 
 /// Shortest time between two log lines about failing host calls.
 const COMPLAIN: Duration = Duration::from_secs(10);
@@ -320,7 +320,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
             // Clients must not set a quality, so a client's quality header is removed before the
             // decision.
-            let removed = stream.remove_request_header(QUALITY.as_bytes());
+            let removed = stream.remove_header(Map::Request, QUALITY.as_bytes());
             self.check(stream, removed);
         }
         let now = stream.now()?;
@@ -361,7 +361,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
     fn set_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
         let stage = self.engine.stage(ticket.policy);
         if let Some(quality) = stage.and_then(|stage| stage.quality(ticket)) {
-            let set = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
+            let set = stream.set_header(Map::Request, QUALITY, format!("{quality:.2}").as_bytes());
             self.check(stream, set);
         }
     }
@@ -485,7 +485,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         let stage = self.engine.stage(ticket.policy);
         if let Some(rate) = stage.and_then(Stage::rejection_rate) {
             // This call replaces a header from the backend, which would describe another queue.
-            let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
+            let set = stream.set_header(Map::Response, hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }
     }
@@ -497,7 +497,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
             return Outcome::Completed;
         };
         let errors = &stage.config().errors;
-        let header = |name| stream.response_header(name).ok().flatten();
+        let header = |name| stream.header(Map::Response, name).ok().flatten();
         match answer::of_status(header(":status").as_deref(), errors) {
             Outcome::Completed if alone => {
                 answer::of_grpc_status(header(GRPC_STATUS).as_deref(), errors)
@@ -512,7 +512,10 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
             return Outcome::Completed;
         };
         let errors = &stage.config().errors;
-        let status = stream.response_trailer(GRPC_STATUS).ok().flatten();
+        let status = stream
+            .header(Map::ResponseTrailers, GRPC_STATUS)
+            .ok()
+            .flatten();
         answer::of_grpc_status(status.as_deref(), errors)
     }
 
@@ -537,7 +540,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
             return Some(self.reply(refusal));
         }
         let set = (headers.iter())
-            .try_for_each(|of| stream.set_request_header(&of.name, of.value.as_bytes()));
+            .try_for_each(|of| stream.set_header(Map::Request, &of.name, of.value.as_bytes()));
         if let Err(error) = set.and_then(|()| stream.clear_route_cache()) {
             self.complain(stream, &error);
             return Some(self.reply(refusal));

@@ -18,7 +18,7 @@ use crate::classify::{RequestView, retries};
 use crate::config::ATTEMPT_HEADERS;
 use crate::deadline;
 
-use super::{Property, Stream};
+use super::{Map, Property, Stream};
 
 /// The headers of one request, and the properties of its stream that rules use, read on demand.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl<'a, S: Stream> Headers<'a, S> {
     /// # Errors
     /// [`HostError`] of [`Stream::request_headers`].
     pub fn of_request(stream: &'a S) -> Result<Self, HostError> {
-        Ok(Self::parse(stream, stream.request_headers()?))
+        Ok(Self::parse(stream, stream.headers(Map::Request)?))
     }
 
     fn parse(stream: &'a S, bytes: Vec<u8>) -> Self {

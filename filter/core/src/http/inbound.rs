@@ -9,7 +9,7 @@ use crate::stage::{Outcome, Stage};
 use super::filter::{Asked, upstream};
 use super::headers::Headers;
 use super::tokens::Tokens;
-use super::{BesideHttp, Filter, Property, Stream, answer};
+use super::{BesideHttp, Filter, Map, Property, Stream, answer};
 
 /// One request to the process behind the proxy.
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ impl Inbound {
         let answered = matches!(self.outcome, Outcome::Completed | Outcome::Unsampled);
         // The body of an error isn't output.
         let is_success = || {
-            let status = stream.response_header(":status").ok().flatten();
+            let status = stream.header(Map::Response, ":status").ok().flatten();
             status.is_some_and(|status| status.starts_with(b"2"))
         };
         if counts_tokens && answered && is_success() {
@@ -154,7 +154,7 @@ impl Inbound {
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
         // After an upgrade, the rest of the connection doesn't belong to the request.
         let switched = self.asked.upgrade.is_some_and(|upgrade| {
-            let status = stream.response_header(":status").ok().flatten();
+            let status = stream.header(Map::Response, ":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
         });
         if end_of_stream || local || switched {

@@ -81,6 +81,18 @@ pub enum Property<'a> {
     ResponseCodeDetails,
 }
 
+/// The headers or the trailers of a stream, with their numbers in both of Envoy's ABIs
+/// (`WasmHeaderMapType`, `envoy_dynamic_module_type_http_header_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Map {
+    /// The request's headers.
+    Request = 0,
+    /// The response's headers.
+    Response = 2,
+    /// The response's trailers.
+    ResponseTrailers = 3,
+}
+
 /// One stream in the proxy, as a filter reads and changes it. Names of headers are in lower case.
 ///
 /// All calls fail with [`HostError::Call`] when the proxy refuses.
@@ -94,34 +106,22 @@ pub trait Stream: Proxy {
         ""
     }
 
-    /// Returns all request headers, in the format that [`Headers`] reads. This takes one call and
+    /// Returns all headers of `map`, in the format that [`Headers`] reads. This takes one call and
     /// one allocation for all headers, instead of one per header.
-    fn request_headers(&self) -> Result<Vec<u8>, HostError>;
+    fn headers(&self, map: Map) -> Result<Vec<u8>, HostError>;
 
-    /// Returns all response headers, in the format of [`Stream::request_headers`].
-    fn response_headers(&self) -> Result<Vec<u8>, HostError>;
-
-    /// Returns the first value of a response header.
-    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
-
-    /// Returns the first value of a response trailer.
-    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
+    /// Returns the first value of a header.
+    fn header(&self, map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError>;
 
     /// Calls `each` with the bytes, in slices, of the part of the response's body that has just
     /// arrived.
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError>;
 
-    /// Sets a request header, and removes all others of that name.
-    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
+    /// Sets a header, and removes all others of that name.
+    fn set_header(&self, map: Map, name: &str, value: &[u8]) -> Result<(), HostError>;
 
-    /// Sets a response header, and removes all others of that name.
-    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
-
-    /// Removes all headers of this name from the request, if any.
-    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError>;
-
-    /// Removes all headers of this name from the response, if any.
-    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
+    /// Removes all headers of this name, if any.
+    fn remove_header(&self, map: Map, name: &[u8]) -> Result<(), HostError>;
 
     /// Makes the proxy select the stream's route again, by the current headers, when the proxy next
     /// needs the route.

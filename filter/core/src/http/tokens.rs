@@ -10,7 +10,7 @@ use std::time::Duration;
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::Instant;
 
-use super::Stream;
+use super::{Map, Stream};
 use crate::stage::Outcome;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -32,7 +32,7 @@ pub(super) struct Tokens {
 impl Tokens {
     /// Starts to count the tokens of a response when its headers arrive.
     pub(super) fn of_response(stream: &impl Stream) -> Self {
-        let header = |name| stream.response_header(name).ok().flatten();
+        let header = |name| stream.header(Map::Response, name).ok().flatten();
         let has_events = header("content-type").is_some_and(|value| {
             (value.get(..EVENT_STREAM.len())).is_some_and(|v| v.eq_ignore_ascii_case(EVENT_STREAM))
         });

@@ -10,7 +10,7 @@ use headgate_strategies::retries::FirstAttempts;
 use headgate_strategies::service_times::{ServiceTimes, Settings};
 use headgate_strategies::strategy::Strategy;
 use headgate_strategies::time::Instant;
-use headgate_strategies::work::Work;
+use headgate_strategies::work::work;
 
 use super::Stage;
 use super::control;
@@ -18,7 +18,7 @@ use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
 use super::usage::Usage;
-use crate::config::{Measure, Mode, QueueMode, RequestCost, StageConfig};
+use crate::config::{CostConfig, Measure, Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::host::Host;
 use crate::ledger::Share;
@@ -279,7 +279,7 @@ impl Stage {
             self.usage = Usage::new(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
-        let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
+        let same_work = config.strategy.cost() == self.config.strategy.cost();
         self.rename(&config);
         if config.types != self.config.types {
             let parked = self.requests.iter().filter(|request| request.parked);
@@ -295,7 +295,7 @@ impl Stage {
                     .entered(request.attributes.kind, request.attributes.class);
             }
         }
-        let recounted = if self.work == old_work {
+        let recounted = if same_work {
             Ok(())
         } else {
             self.recount_work(host)
@@ -361,19 +361,18 @@ impl Stage {
     }
 
     fn work_is_known(&self) -> bool {
-        match self.work {
-            Work::Time => self.service_times.mean_of_all().is_some(),
-            Work::Type(_) | Work::Header => true,
-        }
+        let is_time = self.config.strategy.cost() == &CostConfig::Measured;
+        !is_time || self.service_times.mean_of_all().is_some()
     }
 
     /// Counts the work of all requests again, in the current unit.
     fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         let mut queue = self.ledger.queue(host)?;
+        let cost = self.config.strategy.cost();
         for request in self.requests.iter_mut() {
             let attributes = request.attributes;
-            let work = self.work.of(&attributes, &self.service_times);
+            let work = work(cost, &attributes, &self.service_times);
             let more = work.min(queue.room()).cast_signed() - request.work;
             request.work += more;
             if request.phase == Phase::Queued && !request.parked {

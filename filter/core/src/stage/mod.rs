@@ -37,9 +37,8 @@ use headgate_strategies::rng::Rng;
 use headgate_strategies::service_times::ServiceTimes;
 use headgate_strategies::strategy::{Avoidance, Strategy};
 use headgate_strategies::time::{Instant, micros};
-use headgate_strategies::work::Work;
 
-use crate::config::{Measure, Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
+use crate::config::{CostConfig, Measure, Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, Origin, PolicyId, Refusal, Ticket};
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -93,7 +92,6 @@ pub struct Stage {
     queue: Queue,
     order: Order,
     places: Places,
-    work: Work,
     /// The requests of this worker.
     pub requests: Requests,
     service_times: ServiceTimes,
@@ -151,7 +149,6 @@ impl Stage {
             queue: Queue::default(),
             places: Places::new(order.groups(&config), order.steepest_wait()),
             order,
-            work: Work::from_config(&config),
             requests: Requests::new(policy),
             service_times: ServiceTimes::from_config(&config),
             times_key: format!("headgate/times/{}", config.policy),
@@ -363,7 +360,8 @@ impl Stage {
     ) -> Result<Decision, HostError> {
         let kind = attributes.kind;
         self.arrived(attributes);
-        let lacks_cost = self.work == Work::Header && attributes.cost.is_none();
+        let by_header = matches!(self.config.strategy.cost(), CostConfig::Header { .. });
+        let lacks_cost = by_header && attributes.cost.is_none();
         if lacks_cost || attributes.size.is_none() && self.service_times.has_cost(kind) {
             self.stats.count_stage(StageCount::CostUnknown, 1);
         }
@@ -388,7 +386,8 @@ impl Stage {
         let rejected = decision.is_err();
         if let Err(reason) = decision {
             self.strategy.base.decided(false);
-            let origin = self.requests.of(ticket).and_then(|request| request.origin);
+            let origin = (self.requests.of(ticket)).map(|request| request.origin);
+            let origin = origin.unwrap_or_default();
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Decision::Refuse(refusal));
@@ -440,7 +439,7 @@ impl Stage {
         &mut self,
         now: Instant,
         request: &Attributes,
-        origin: Option<Origin>,
+        origin: Origin,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
@@ -462,7 +461,7 @@ impl Stage {
     fn refusal(
         &mut self,
         request: &Attributes,
-        origin: Option<Origin>,
+        origin: Origin,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
@@ -493,7 +492,7 @@ impl Stage {
         self.arrived(request);
         Refusal {
             by_rate: !wait.is_zero(),
-            ..self.refusal(request, Some(origin), reason, wait)
+            ..self.refusal(request, origin, reason, wait)
         }
     }
 

@@ -12,11 +12,11 @@ use headgate_strategies::reason::Reason;
 use headgate_strategies::request::Attributes;
 use headgate_strategies::strategy::View;
 use headgate_strategies::time::{Instant, micros};
-use headgate_strategies::work::Work;
+use headgate_strategies::work::work;
 
 use super::Stage;
 use super::backlog::Modelled;
-use crate::config::{Mode, QueueMode};
+use crate::config::{CostConfig, Mode, QueueMode};
 use crate::host::Host;
 use crate::ledger::QueueState;
 use crate::requests::Request;
@@ -111,7 +111,7 @@ impl Stage {
             rival_wait: rival.map_or(Duration::ZERO, |kind| {
                 wait_of(&Attributes { kind, ..*request })
             }),
-            work: self.work.of(request, times).min(queue.room()),
+            work: work(self.config.strategy.cost(), request, times).min(queue.room()),
         })
     }
 
@@ -207,9 +207,9 @@ impl Stage {
 
     /// Returns the time for which `work` keeps a slot busy.
     pub(super) fn time(&self, work: u64) -> Duration {
-        match self.work {
-            Work::Time => Duration::from_micros(work),
-            Work::Type(_) | Work::Header => {
+        match self.config.strategy.cost() {
+            CostConfig::Measured => Duration::from_micros(work),
+            CostConfig::Type { .. } | CostConfig::Header { .. } => {
                 let seconds = work as f64 * self.strategy.base.time_per_work().unwrap_or(0.0);
                 Duration::from_secs_f64(seconds.clamp(0.0, MAX_TIME))
             }
@@ -225,19 +225,23 @@ impl Stage {
     /// other types.
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
-        match self.work {
-            Work::Time if !self.service_times.estimate_of(attributes).is_own() => 0,
-            Work::Time => self.work.of(attributes, &self.service_times),
-            Work::Type(_) | Work::Header => self.time_us(request.work.cast_unsigned()),
+        match self.config.strategy.cost() {
+            CostConfig::Measured if !self.service_times.estimate_of(attributes).is_own() => 0,
+            cost @ CostConfig::Measured => work(cost, attributes, &self.service_times),
+            CostConfig::Type { .. } | CostConfig::Header { .. } => {
+                self.time_us(request.work.cast_unsigned())
+            }
         }
     }
 
     /// Returns the work that all slots together do in `wait`.
     fn work_done_in(&self, wait: Duration) -> u64 {
         let time = wait.as_secs_f64() * f64::from(self.slots.count());
-        let unit = match self.work {
-            Work::Time => Some(1e-6),
-            Work::Type(_) | Work::Header => self.strategy.base.time_per_work(),
+        let unit = match self.config.strategy.cost() {
+            CostConfig::Measured => Some(1e-6),
+            CostConfig::Type { .. } | CostConfig::Header { .. } => {
+                self.strategy.base.time_per_work()
+            }
         };
         // The cast saturates.
         unit.map_or(0, |unit| (time / unit) as u64)
@@ -255,8 +259,8 @@ impl Stage {
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let in_use = self.slots.in_use(self.ledger.booked().slots);
         let beyond = in_use.saturating_sub(self.slots.without_budget());
-        let unknown = match self.work {
-            Work::Time if queue.work == 0 => queue.length,
+        let unknown = match self.config.strategy.cost() {
+            CostConfig::Measured if queue.work == 0 => queue.length,
             _ => 0,
         };
         let others = match beyond + unknown {

@@ -1,4 +1,4 @@
-//! Gauges with the response time and the quantile of each objective.
+//! Gauges with the response time and the quantile of each objective, and the budget of tokens.
 //!
 //! Dashboards draw these gauges beside response times. Alerts take from them the share of responses
 //! that must be in time. The label of an objective is not enough, because policies may use any
@@ -12,7 +12,8 @@ use super::tpot_name;
 use crate::config::StageConfig;
 use crate::host::{MetricId, Metrics};
 
-/// The gauges of a stage's objectives, with their values. All workers write the same values.
+/// The gauges of a stage's objectives and of its budget of tokens, with their values. All workers
+/// write the same values.
 #[derive(Debug, Clone)]
 pub(super) struct Objectives(Vec<(MetricId, u64)>);
 
@@ -27,6 +28,10 @@ impl Objectives {
         config: &StageConfig,
     ) -> Result<Self, HostError> {
         let mut all = Vec::new();
+        if let Some(tokens) = &config.tokens {
+            let gauge = gauges.define(host, format!("{prefix}.tokens"))?;
+            all.push((gauge, tokens.whole_budget().into()));
+        }
         for (kind, shown) in config.types.iter().zip(names) {
             if kind.name != *shown {
                 continue;

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::Instant;
 
-use headgate_core::http::{Level, Property, Proxy, Stream, serialize};
+use headgate_core::http::{Level, Map, Property, Proxy, Stream, serialize};
 
 /// Headers in order, with their values.
 pub(crate) type Pairs = Vec<(String, String)>;
@@ -114,6 +114,16 @@ impl Proxy for MemoryStream {
     }
 }
 
+impl MemoryStream {
+    fn map(&self, map: Map) -> &RefCell<Pairs> {
+        match map {
+            Map::Request => &self.request,
+            Map::Response => &self.response,
+            Map::ResponseTrailers => &self.trailers,
+        }
+    }
+}
+
 impl Stream for MemoryStream {
     fn id(&self) -> u32 {
         self.id
@@ -123,24 +133,14 @@ impl Stream for MemoryStream {
         &self.listener
     }
 
-    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+    fn headers(&self, map: Map) -> Result<Vec<u8>, HostError> {
         self.called();
-        Ok(serialized(&self.request))
+        Ok(serialized(self.map(map)))
     }
 
-    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+    fn header(&self, map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
         self.called();
-        Ok(serialized(&self.response))
-    }
-
-    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        self.called();
-        Ok(find(&self.response, name).map(String::into_bytes))
-    }
-
-    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        self.called();
-        Ok(find(&self.trailers, name).map(String::into_bytes))
+        Ok(find(self.map(map), name).map(String::into_bytes))
     }
 
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
@@ -149,27 +149,15 @@ impl Stream for MemoryStream {
         Ok(())
     }
 
-    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+    fn set_header(&self, map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
         self.called();
-        set(&self.request, name, value);
+        set(self.map(map), name, value);
         Ok(())
     }
 
-    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+    fn remove_header(&self, map: Map, name: &[u8]) -> Result<(), HostError> {
         self.called();
-        set(&self.response, name, value);
-        Ok(())
-    }
-
-    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
-        self.called();
-        remove(&self.request, name);
-        Ok(())
-    }
-
-    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
-        self.called();
-        remove(&self.response, name);
+        remove(self.map(map), name);
         Ok(())
     }
 

@@ -283,7 +283,7 @@ impl Children {
         Progress {
             elapsed: own + self.elapsed.div_f64(parallelism),
             work: own + self.work,
-            ..Progress::UNKNOWN
+            ..Progress::default()
         }
     }
 }

@@ -11,7 +11,7 @@ use headgate_strategies::request::{ClassId, Progress};
 use headgate_strategies::time::Instant;
 
 use super::call_tree::{Branch, Parent};
-use super::part::{Part, origin};
+use super::part::Part;
 use super::process::Workflows;
 use super::stats::{Count, ProcessCount};
 use super::wire::Announcement;
@@ -91,7 +91,7 @@ impl Workflows {
         let parent = Parent {
             process: self.process,
             branch: part.branch,
-            workflow: WorkflowId(origin(request).flow),
+            workflow: WorkflowId(request.origin.flow),
             class: request.attributes.class,
             classes: self.classes,
             started,
@@ -111,7 +111,7 @@ impl Workflows {
         ticket: Ticket,
     ) -> Option<Announced> {
         let (request, part) = self.parts.of(requests, ticket)?;
-        let (part, origin) = (*part, origin(request));
+        let (part, origin) = (*part, request.origin);
         let workflow = WorkflowId(origin.flow);
         let done = self.done(host, now, &part, workflow, part.started?);
         self.parts.both_mut(requests, ticket)?.1.done = Some(done);
@@ -180,7 +180,7 @@ impl Workflows {
                 began: since,
                 branch: None,
                 deadline: None,
-                progress: Progress::UNKNOWN,
+                progress: Progress::default(),
                 class: None,
             };
         };

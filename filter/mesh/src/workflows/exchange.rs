@@ -16,7 +16,6 @@ use headgate_strategies::time::Instant;
 
 use super::adaptation::Adaptation;
 use super::limiter::Fate;
-use super::part::origin;
 use super::process::{Workflows, hash_of_classes, takes_turns_by_tokens};
 use super::record::{Record, Run};
 use super::stats::{Count, ProcessCount};
@@ -184,7 +183,7 @@ impl Workflows {
             let Some((request, part)) = parts.both_mut(requests, ticket) else {
                 return;
             };
-            let workflow = WorkflowId(origin(request).flow);
+            let workflow = WorkflowId(request.origin.flow);
             match fate {
                 Fate::Pass(waited) => {
                     part.pass(request, now);

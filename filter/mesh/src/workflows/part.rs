@@ -1,6 +1,6 @@
 //! The workflow data of one request, from its arrival to its end.
 
-use headgate_core::decision::{Origin, Ticket};
+use headgate_core::decision::Ticket;
 use headgate_core::requests::{Request, Requests};
 use headgate_strategies::request::Progress;
 use headgate_strategies::time::Instant;
@@ -41,11 +41,6 @@ impl Part {
             request.attributes.own_deadline = Some(deadline.since(now));
         }
     }
-}
-
-/// Returns the origin of a request. A request with a part always has an origin.
-pub(super) fn origin(request: &Request) -> Origin {
-    request.origin.unwrap_or(Origin::UNKNOWN)
 }
 
 /// The parts of a worker's requests, by slot of the requests' table. The part of an ended request
@@ -96,7 +91,7 @@ impl Parts {
         requests: &'a Requests,
     ) -> impl Iterator<Item = WorkflowId> + 'a {
         let parts = self.0.iter().flatten();
-        parts.filter_map(move |(ticket, _)| Some(WorkflowId(origin(requests.of(*ticket)?).flow)))
+        parts.filter_map(move |(ticket, _)| Some(WorkflowId(requests.of(*ticket)?.origin.flow)))
     }
 
     /// Returns the number of requests in the backend, without those that released their slots.

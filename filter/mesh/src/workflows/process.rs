@@ -22,7 +22,7 @@ use super::call_tree::{Branch, Branches, MAX_BRANCHES};
 use super::limiter::{Limiter, Verdict};
 use super::measurements::Measurements;
 use super::names::Directory;
-use super::part::{Part, Parts, origin};
+use super::part::{Part, Parts};
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::{MAX_SERVICES, OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
@@ -297,7 +297,7 @@ impl Workflows {
         }
         let held = self.enforced && matches!(verdict, Verdict::Wait(_));
         let mut waits = Request::new(request.stream, attributes, now);
-        waits.origin = Some(request.origin);
+        waits.origin = request.origin;
         let mut part = Part {
             deadline: attributes.own_deadline.map(|own| now + own),
             hasty,
@@ -370,7 +370,7 @@ impl Workflows {
         };
         let (part, slot_time) = (*part, request.slot_time(now));
         let held_slot = request.freed.is_none();
-        let Origin { flow, sender } = origin(request);
+        let Origin { flow, sender } = request.origin;
         let workflow = WorkflowId(flow);
         self.account(now);
         if part.passed.is_none() {

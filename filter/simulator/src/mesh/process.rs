@@ -120,7 +120,7 @@ impl Process {
             cost: (place.cost > 0).then_some(place.cost),
             size: (place.cost > 0).then_some(place.cost),
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
-            progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
+            progress: span.call.map_or(Progress::default(), |call| call.progress),
             ..Attributes::of(place.kind)
         };
         let now = self.clock.at(now);
@@ -173,7 +173,7 @@ impl Process {
     pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
         self.refused[usize::from(span.workflow)] += 1;
         let workflows = self.engine.beside().workflows(POLICY)?;
-        Some((workflows.announcement(refusal.origin?), Progress::UNKNOWN))
+        Some((workflows.announcement(refusal.origin), Progress::default()))
     }
 
     /// Records a call of this process to a service. Returns this process's id and the state of the

@@ -240,7 +240,7 @@ pub(crate) fn run_changing(
             let arrival = Arrival {
                 stream,
                 attributes: Attributes::of(TypeId(request.kind as u16)),
-                origin: Origin::UNKNOWN,
+                origin: Origin::default(),
             };
             match engine
                 .admit(&**host, at, POLICY, &arrival, &mut actions)

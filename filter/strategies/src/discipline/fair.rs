@@ -40,7 +40,7 @@
 //! request is only known when it ends. So a flow is charged twice, as by J. Mace et al. ("2DFQ:
 //! Two-Dimensional Fair Queuing for Multi-Tenant Cloud Services", SIGCOMM '16: retroactive
 //! charging). The first charge is an estimate: the mean processing time of the request's type, or
-//! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
+//! the time of its stated cost ([`crate::work`]), times the ratio of actual to expected time
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
 //! shares of slot time, regardless of the estimates, even among flows whose requests have the same

@@ -63,7 +63,7 @@ pub struct View<'a> {
     pub slots_in_use: u32,
     /// The number of waiting requests, over all workers.
     pub queue_length: u32,
-    /// The work of the waiting requests, in the unit of [`crate::work::Work`].
+    /// The work of the waiting requests, in the unit of [`crate::work`].
     pub queue_work: u64,
     /// The work that this request would add to the queue.
     pub work: u64,

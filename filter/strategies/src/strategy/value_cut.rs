@@ -720,9 +720,8 @@ impl Controlled for ValueCut {
             known.fingerprint == self.fingerprint
                 && known.rows.len() == self.cells.len()
                 && known.deliveries.len() == self.kinds.len()
-                && known.is_finite()
         };
-        let read = shared::decode(record).filter(ours);
+        let read = shared::decode_finite(record).filter(ours);
         let mut changed = read.is_none() || self.fresh.above > 0.0;
         let (cells, kinds) = (self.cells.len(), self.kinds.len());
         let mut known = read.unwrap_or_else(|| Record::new(self.fingerprint, secs, cells, kinds));

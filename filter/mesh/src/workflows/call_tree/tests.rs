@@ -15,7 +15,7 @@ fn received(elapsed: u64, work: u64) -> Progress {
     Progress {
         elapsed: ms(elapsed),
         work: ms(work),
-        ..Progress::UNKNOWN
+        ..Progress::default()
     }
 }
 

@@ -351,8 +351,8 @@ impl Controlled for BacklogControl {
     }
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
-        let ours = |record: &Record| record.fingerprint == self.fingerprint && record.is_finite();
-        let read = shared::decode(record).filter(ours);
+        let ours = |record: &Record| record.fingerprint == self.fingerprint;
+        let read = shared::decode_finite(record).filter(ours);
         let mut known = read.unwrap_or_else(|| Record::new(self.fingerprint, now, self.period));
         let mut changed = read.is_none() || !self.fresh.is_empty();
         known.sums.add(&self.fresh);

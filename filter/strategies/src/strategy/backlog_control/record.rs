@@ -85,41 +85,6 @@ impl Record {
         }
     }
 
-    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
-    pub(super) fn is_finite(&self) -> bool {
-        let Sums {
-            received,
-            refused,
-            over_bound,
-            served,
-            delay,
-            processing,
-            slot,
-            cost,
-            work,
-        } = self.sums;
-        let sums = [
-            received, refused, over_bound, served, delay, processing, slot, cost, work,
-        ];
-        let Control {
-            bound,
-            step,
-            error,
-            limiting,
-        } = self.control.unwrap_or_default();
-        let control = [bound, step, error.unwrap_or(0.0), limiting];
-        let own = [
-            self.received_before,
-            self.refused_before,
-            self.delay,
-            self.time_per_cost,
-            self.time_per_work,
-            self.largest,
-        ];
-        let mut all = sums.iter().chain(&control).chain(&own);
-        all.all(|number| number.is_finite())
-    }
-
     /// Whether the period is over. A period that ends more than twice its length from now was
     /// started with another clock, so it counts as over. A period may end slightly more than its
     /// length from now, if a worker that read the clock later started it.

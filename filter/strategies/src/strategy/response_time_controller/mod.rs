@@ -272,11 +272,9 @@ impl Controlled for ResponseTimeController {
         let secs = now.as_secs_f64();
         // If types or classes have changed, the record's controllers don't match these.
         let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
-            *fingerprint == self.fingerprint
-                && controllers.len() == self.parts.len()
-                && controllers.iter().all(Controller::is_finite)
+            *fingerprint == self.fingerprint && controllers.len() == self.parts.len()
         };
-        let read = shared::decode(record).filter(ours);
+        let read = shared::decode_finite(record).filter(ours);
         let mut changed = read.is_none();
         match read {
             Some((_, controllers)) => self.controllers = controllers,

@@ -51,35 +51,10 @@ pub(super) struct Controller {
 crate::shared::record!((u64, Vec<Controller>), 14);
 
 impl Controller {
-    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
-    pub(super) fn is_finite(&self) -> bool {
-        self.numbers().iter().all(|number| number.is_finite())
-    }
-
     /// Returns x, the throughput of about the last target time, requests/s, or `None` without
     /// answers.
     pub(super) fn throughput(&self) -> Option<f64> {
         let measured = self.answers > 0.0 && self.span > 0.0;
         measured.then(|| self.answers / self.span)
-    }
-
-    pub(super) fn numbers(&self) -> [f64; 15] {
-        [
-            self.rate,
-            self.current.unwrap_or(0.0),
-            self.runs_in_vain,
-            self.quality,
-            self.raised,
-            self.refused,
-            self.ran,
-            self.busy,
-            self.level,
-            self.arrivals,
-            self.accounted,
-            self.answers,
-            self.late,
-            self.span,
-            self.best,
-        ]
     }
 }

@@ -191,33 +191,6 @@ impl Delivery {
         self.fresh.add(sums, 1.0);
     }
 
-    pub(super) fn is_finite(&self) -> bool {
-        let Sums {
-            count,
-            delivered,
-            stuck,
-            silent,
-            answers,
-            fastest,
-            unmeasured,
-            beyond,
-        } = self.fresh;
-        let own = [
-            self.seen,
-            self.delivered,
-            self.stuck,
-            self.silent,
-            self.unmeasured,
-            self.beyond,
-            self.answered,
-            self.last,
-        ];
-        let fresh = [count, delivered, stuck, silent, answers, unmeasured, beyond];
-        let others = [fastest, self.fastest, self.broken].into_iter().flatten();
-        let mut all = own.into_iter().chain(fresh).chain(others);
-        all.all(f64::is_finite)
-    }
-
     /// Advances the averages to the time `secs`. `slots` is the number of all slots.
     pub(super) fn step(&mut self, secs: f64, slots: f64) {
         let fresh = std::mem::take(&mut self.fresh);

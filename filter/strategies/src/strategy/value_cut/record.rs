@@ -54,16 +54,6 @@ impl Totals {
         self.refused += more.refused;
         self.missed += more.missed;
     }
-
-    fn numbers(&self) -> [f64; 5] {
-        [
-            self.arrivals,
-            self.above,
-            self.count,
-            self.refused,
-            self.missed,
-        ]
-    }
 }
 
 /// The record that [`Controlled`] shares.
@@ -118,28 +108,6 @@ impl Record {
             deliveries: vec![Delivery::default(); kinds],
             ..Self::default()
         }
-    }
-
-    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
-    pub(super) fn is_finite(&self) -> bool {
-        let head = [
-            self.stepped,
-            self.first,
-            self.rho,
-            self.recent.0,
-            self.recent.1,
-            self.since,
-            self.arrival_rate,
-            self.direction,
-        ];
-        let totals = self
-            .fresh
-            .numbers()
-            .into_iter()
-            .chain(self.judged.numbers());
-        let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
-        let mut all = head.into_iter().chain(totals).chain(rows);
-        all.all(f64::is_finite) && self.deliveries.iter().all(Delivery::is_finite)
     }
 
     /// Advances the averages, and ρ to at most `most`, if a step is due. Returns whether a step was
