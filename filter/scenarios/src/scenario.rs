@@ -56,7 +56,7 @@ pub struct Scenario {
     seeds: u32,
     /// The size at which the claims are tested.
     #[serde(default)]
-    check: CheckSize,
+    check: Size,
     /// The names of the fields that identify a row.
     fields: Fields,
     /// The entries of the setup, with their names and texts.
@@ -83,13 +83,6 @@ const fn tenth() -> f64 {
 
 const fn one() -> u32 {
     1
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CheckSize {
-    requests: Option<u64>,
-    seeds: Option<u32>,
 }
 
 /// A strategy, or another compared variant.
@@ -187,20 +180,7 @@ impl Scenario {
 
     /// Returns the size at which all judged results are as expected.
     pub fn check_size(&self) -> Size {
-        Size {
-            requests: self.check.requests,
-            seeds: self.check.seeds,
-            ..Size::default()
-        }
-    }
-
-    /// Returns the approximate number of requests that a run of this size simulates.
-    ///
-    /// # Errors
-    /// [`ScenarioError::Data`].
-    pub fn expected(&self, size: &Size) -> Result<u64, ScenarioError> {
-        let runs = self.cases()?.len() as u64 * u64::from(self.seeds(size));
-        Ok(self.amount(size).requests * runs)
+        self.check
     }
 
     fn seeds(&self, size: &Size) -> u32 {
@@ -331,7 +311,8 @@ impl Scenario {
 
     fn measure(&self, size: &Size, progress: &dyn Progress) -> Result<Vec<Found>, ScenarioError> {
         let (amount, cases) = (self.amount(size), self.cases()?);
-        progress.expect(self.expected(size)?);
+        let runs = cases.len() as u64 * u64::from(self.seeds(size));
+        progress.expect(amount.requests * runs);
         let runs = size.runs(self.seeds, cases.len(), |case, seed| {
             let measured = cases[case].model.run(&amount, seed)?;
             progress.done(amount.requests);

@@ -2,11 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use serde::Deserialize;
+
 use crate::parallel::in_parallel;
 use crate::simulation::SimulationError;
 
 /// The size of a simulation. Fields that are `None` have the value of the plan or the paper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Size {
     /// Requests of each run that count in its results.
     pub requests: Option<u64>,

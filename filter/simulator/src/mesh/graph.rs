@@ -42,13 +42,6 @@ impl Service {
             threads: None,
         }
     }
-
-    /// Returns this service with this number of threads in each process.
-    #[must_use]
-    pub fn threads(mut self, threads: u32) -> Self {
-        self.threads = Some(threads);
-        self
-    }
 }
 
 /// The work of a service for a request: a node of an execution DAG.

@@ -82,8 +82,6 @@ pub struct Sample {
 pub struct Seen {
     /// Clients' requests that ended, in the order of their ends.
     pub ended: Vec<Ended>,
-    /// Clients' requests that were sent, by workflow.
-    pub sent: Vec<u64>,
     /// Samples, one per interval, the first at 0.
     pub samples: Vec<Sample>,
     /// Processes of each service, as indices into [`Sample::processes`].

@@ -124,7 +124,6 @@ impl<'a> World<'a> {
             network,
             entries: vec![0; graph.services.len()],
             seen: Seen {
-                sent: vec![0; graph.workflows.len()],
                 services,
                 ..Seen::default()
             },
@@ -200,7 +199,6 @@ impl<'a> World<'a> {
             let next = load.next(self.now, dice);
             self.events.at(next, Event::Send(at));
         }
-        self.seen.sent[item.workflow] += 1;
         let workflow = &self.graph.workflows[item.workflow];
         let service = self.graph.tasks[workflow.entry].service;
         let turn = &mut self.entries[service];

@@ -16,17 +16,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(transparent)]
 pub struct Duration(pub String);
 
-/// The reason why a text is no GEP-2257 duration, and its correction.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ParseDurationError(String);
-
 impl Duration {
     /// Returns the length of the duration.
     ///
     /// # Errors
     /// Returns the mistake in the text and its correction.
-    pub fn parse(&self) -> Result<Span, ParseDurationError> {
+    pub fn parse(&self) -> Result<Span, String> {
         parse(&self.0)
     }
 
@@ -42,8 +37,7 @@ impl Duration {
     pub fn above_zero(text: &str) -> Result<Span, String> {
         match parse(text) {
             Ok(Span::ZERO) => Err("must be more than 0".to_owned()),
-            Ok(span) => Ok(span),
-            Err(error) => Err(error.to_string()),
+            parsed => parsed,
         }
     }
 }
@@ -80,8 +74,8 @@ impl From<Span> for Duration {
 /// The largest number of five digits.
 const MAX_HOURS: u32 = 99_999;
 
-fn parse(text: &str) -> Result<Span, ParseDurationError> {
-    let wrong = |problem: &str| Err(ParseDurationError(problem.to_owned()));
+fn parse(text: &str) -> Result<Span, String> {
+    let wrong = |problem: &str| Err(problem.to_owned());
     if text.is_empty() {
         return wrong("empty; a duration such as 18ms, 1s or 1m30s");
     }
@@ -169,10 +163,7 @@ mod tests {
     use super::*;
 
     fn ms(text: &str) -> Result<u128, String> {
-        Duration(text.into())
-            .parse()
-            .map(|d| d.as_millis())
-            .map_err(|e| e.to_string())
+        Duration(text.into()).parse().map(|d| d.as_millis())
     }
 
     #[test]

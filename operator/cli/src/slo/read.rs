@@ -183,7 +183,7 @@ fn read<'v>(
                 )
             })?;
             let parsed = headgate_api::Duration(time.text()?.to_owned()).parse();
-            Some(parsed.map_err(|error| time.wrong(&error.to_string()))?)
+            Some(parsed.map_err(|error| time.wrong(&error))?)
         }
         _ => return Err(metric.wrong("either thresholdMetric or ratioMetric")),
     };

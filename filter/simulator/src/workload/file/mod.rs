@@ -19,7 +19,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 pub use problem::{Problem, Right};
-pub use text::{Time, TimeError};
+pub use text::Time;
 
 /// The arriving requests, and the size of their simulation.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]

@@ -119,7 +119,7 @@ impl<'p> At<'p> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
             Ok(_) => self.refuse(&time.0, format!("{} to {}", say(min), say(max))),
-            Err(error) => self.refuse(format!("{:?}", time.0), error.to_string()),
+            Err(error) => self.refuse(format!("{:?}", time.0), error),
         }
     }
 

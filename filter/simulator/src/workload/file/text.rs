@@ -12,41 +12,27 @@ use serde::{Deserialize, Deserializer};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Time(pub String);
 
-/// The reason why a text is not a time.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TimeError {
-    /// The text is empty, or doesn't begin with a number.
-    #[error("a time such as 1.16ms, 2s or 1m30s")]
-    NoNumber,
-    /// A number has no unit.
-    #[error("no unit after {0}; write {0}ms or {0}s")]
-    NoUnit(String),
-    /// A unit doesn't exist.
-    #[error("unknown unit {0:?}; units are h, m, s, ms and us")]
-    UnknownUnit(String),
-    /// The text has a sign.
-    #[error("times have no sign")]
-    Sign,
-}
+/// The description of a valid time, in messages.
+const RIGHT: &str = "a time such as 1.16ms, 2s or 1m30s";
 
 impl Time {
     /// Returns the time in ms.
     ///
     /// # Errors
-    /// [`TimeError`], whose text names a valid form.
-    pub fn ms(&self) -> Result<f64, TimeError> {
+    /// The mistake in the text, or a valid form.
+    pub fn ms(&self) -> Result<f64, String> {
         let mut rest = self.0.as_str();
         let mut total = 0.0;
         if rest.is_empty() {
-            return Err(TimeError::NoNumber);
+            return Err(RIGHT.to_owned());
         }
         while !rest.is_empty() {
             if rest.starts_with(['-', '+']) {
-                return Err(TimeError::Sign);
+                return Err("times have no sign".to_owned());
             }
             let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
             let Ok(value) = number.parse::<f64>() else {
-                return Err(TimeError::NoNumber);
+                return Err(RIGHT.to_owned());
             };
             let (unit, after) = split(after, |c| !c.is_ascii_digit() && !"+-.".contains(c));
             total += value
@@ -56,8 +42,15 @@ impl Time {
                     "s" => 1_000.0,
                     "ms" => 1.0,
                     "us" | "µs" => 0.001,
-                    "" => return Err(TimeError::NoUnit(number.to_owned())),
-                    _ => return Err(TimeError::UnknownUnit(unit.to_owned())),
+                    "" => {
+                        return Err(format!(
+                            "no unit after {number}; write {number}ms or {number}s"
+                        ));
+                    }
+                    _ => {
+                        let known = "units are h, m, s, ms and us";
+                        return Err(format!("unknown unit {unit:?}; {known}"));
+                    }
                 };
             rest = after;
         }
@@ -78,7 +71,7 @@ impl<'de> Deserialize<'de> for Time {
             type Value = Time;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as 1.16ms, 2s or 1m30s")
+                f.write_str(RIGHT)
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
@@ -95,7 +88,7 @@ mod tests {
     use super::*;
 
     fn ms(text: &str) -> Result<f64, String> {
-        Time(text.into()).ms().map_err(|e| e.to_string())
+        Time(text.into()).ms()
     }
 
     #[test]

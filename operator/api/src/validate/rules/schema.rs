@@ -259,8 +259,8 @@ pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// Returns CEL that produces the message of [`crate::ParseDurationError`]. The message depends on
-/// the first part of the text that isn't a number with a unit.
+/// Returns CEL that produces the error of [`crate::Duration::parse`]. The message depends on the
+/// first part of the text that isn't a number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");
