@@ -57,6 +57,9 @@ impl<'a> Mistaken<'a> {
     /// or if another policy has taken a target of an added policy. At a shared Gateway, such a
     /// policy of another namespace is left out instead, so that it doesn't stop other tenants.
     pub(crate) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
+        if self.0.is_empty() {
+            return None;
+        }
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
         let targets: Vec<TargetRef> = targets.split(' ').flat_map(str::parse).collect();

@@ -51,6 +51,7 @@ pub fn wanted(
     sha256: &str,
 ) -> Wanted {
     let mut wanted = Wanted::default();
+    let mistaken = Mistaken::of(plan);
     let module = ModuleRef::new(settings, sha256);
     let path = settings.config_map_module.as_ref();
     let path = path.map(|path| path.replace("{hash}", sha256.get(..16).unwrap_or(sha256)));
@@ -61,7 +62,7 @@ pub fn wanted(
             if let Some(mut workload) = targets.workload(target) {
                 let name = config_map::config_map_name(target);
                 workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
-                wanted.add_fitting(plan, observed, &workload, |workload| {
+                wanted.add_fitting(plan, observed, &mistaken, &workload, |workload| {
                     let calls = workload.outbound(plan);
                     let files = config_map::files(target, workload, calls, path);
                     config_map::object(target, workload, &files, cluster)
@@ -97,13 +98,15 @@ pub fn wanted(
         match (&workload.kind, controller(workload).as_deref()) {
             (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let native = settings.args.envoy_gateway_native.as_deref();
-                wanted.add_fitting(plan, observed, workload, |workload| {
+                wanted.add_fitting(plan, observed, &mistaken, workload, |workload| {
                     let both = both_ways(workload, plan);
                     envoy_gateway::object(&both, gateway, cluster, &module, native)
                 });
             }
             (ProxyKind::Gateway(_), Some(istio::CONTROLLER)) if istio => {
-                wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
+                wanted.add_fitting(plan, observed, &mistaken, workload, |w| {
+                    of_istio(&both_ways(w, plan))
+                });
             }
             (ProxyKind::Pods, _) if istio && is_everywhere(workload) => {
                 let why = format!(
@@ -114,7 +117,7 @@ pub fn wanted(
                 wanted.leave_out(&of_istio(workload), workload.policies(), why);
             }
             (ProxyKind::Pods, _) if istio => {
-                let workload = wanted.add_fitting(plan, observed, workload, of_istio);
+                let workload = wanted.add_fitting(plan, observed, &mistaken, workload, of_istio);
                 if let Some(calls) = workload.outbound(plan) {
                     wanted.add(of_istio(&workload.calls(calls)));
                 }
@@ -134,7 +137,7 @@ pub fn wanted(
         );
         wanted.leave_out(&object, workload.policies(), why);
     }
-    wanted.keep(plan, observed, &module, path.as_deref());
+    wanted.keep(&mistaken, observed, &module, path.as_deref());
     if let Some(path) = &path {
         wanted.keep_config_maps(cluster, observed, path);
     }
@@ -185,8 +188,13 @@ impl Wanted {
 
     /// Keeps each observed object that contains the only known valid version of an invalid policy.
     /// Only its module changes. `path` is that of the module in the files of ConfigMaps.
-    fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef, path: Option<&str>) {
-        let mistaken = Mistaken::of(plan);
+    fn keep(
+        &mut self,
+        mistaken: &Mistaken<'_>,
+        observed: &Observed,
+        module: &ModuleRef,
+        path: Option<&str>,
+    ) {
         for (adapter, key, value) in observed.objects() {
             let at = (adapter, key.clone());
             let object = self.objects.get(&at);
@@ -239,12 +247,13 @@ impl Wanted {
         &mut self,
         plan: &Plan,
         observed: &Observed,
+        mistaken: &Mistaken<'_>,
         workload: &Workload,
         make: impl Fn(&Workload) -> Object,
     ) -> Workload {
         let mut object = make(workload);
         let before = observed.last(object.adapter, &object.key);
-        let joined = before.and_then(|value| Mistaken::of(plan).join(workload, value));
+        let joined = before.and_then(|value| mistaken.join(workload, value));
         let workload = joined.as_ref().unwrap_or(workload);
         if joined.is_some() {
             object = make(workload);
