@@ -208,9 +208,11 @@ impl Process {
 
     /// Delivers wake-ups until none is left.
     fn settle(&mut self) {
-        let mut again = true;
+        let (mut again, mut rounds) = (true, 0);
         while again {
             again = false;
+            rounds += 1;
+            assert!(rounds < 1_000, "workers wake each other forever");
             for worker in 0..self.workers.len() {
                 let id = self.workers[worker].as_ref().and_then(Engine::worker);
                 if id.is_some_and(|id| self.host.take_wakes(id) > 0) {
@@ -489,10 +491,10 @@ fn a_worker_that_does_not_react_is_passed_over() {
     let own = process.arrive(0, "/");
     process.finish(running, Outcome::Completed);
     assert_eq!(process.in_backend(), 0, "left to worker 1, which was first");
-    // Worker 1 doesn't run. Worker 0's next dispatch finds it unresponsive.
+    // Worker 1 doesn't run. Worker 0's next tick finds it unresponsive.
     process.pass_time(UNRESPONSIVE_AFTER);
     process.with(0, |engine, host, now, actions| {
-        engine.woken(host, now, actions).unwrap();
+        engine.tick(host, now, actions).unwrap();
     });
     assert_eq!(process.started.last(), Some(&own));
     assert_eq!(process.queued(), [stuck]);

@@ -54,8 +54,10 @@ struct Elsewhere {
 }
 
 impl Stage {
-    /// Takes a slot that another worker handed to this worker. Each tick also calls this function,
-    /// in case the wake-up was lost.
+    /// Takes a slot that another worker handed to this worker, if one did. Other policies' slots may
+    /// have been the reason for the wake-up. A worker that handed over free slots of these, too,
+    /// whose waiters elsewhere lack tokens, would be woken for the same reason by the workers that
+    /// it wakes, and so on.
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
@@ -65,7 +67,34 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        self.handed_over = self.ledger.answer_wake(host)?;
+        match self.ledger.answer_wake(host)? {
+            Some(since) => self.take_slots(host, now, Some(since), actions),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives free slots to waiters at a tick, in case a wake-up was lost.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next call continues.
+    pub(super) fn dispatch_at_tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let handed_over = self.ledger.answer_wake(host)?;
+        self.take_slots(host, now, handed_over, actions)
+    }
+
+    fn take_slots(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        handed_over: Option<Instant>,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        self.handed_over = handed_over;
         let done = self.dispatch(host, now, actions);
         self.handed_over = None;
         done

@@ -118,7 +118,7 @@ impl Stage {
             self.stats.slots(host, self.slots.known())?;
         }
         self.unpark(host, now, actions)?;
-        self.woken(host, now, actions)?;
+        self.dispatch_at_tick(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
             // Requests that arrived before the first measurement count as no work. Without the

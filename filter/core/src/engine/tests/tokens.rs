@@ -96,6 +96,39 @@ fn heavy_requests_run_fewer_at_once_than_light_ones() {
     }
 }
 
+/// Each of two workers sees free slots of a policy for whose first waiter, on the other worker,
+/// there are no tokens.
+#[test]
+fn full_budgets_of_two_policies_do_not_keep_workers_awake() {
+    let stage = |name: &str| StageConfig {
+        policy: format!("ns/{name}"),
+        routes: vec![name.to_owned()],
+        ..budgeted(8, 100).stages.remove(0)
+    };
+    let config = FilterConfig {
+        stages: vec![stage("a"), stage("b")],
+        ..budgeted(8, 100)
+    };
+    let mut process = Process::new(2, &config);
+    let mut arrive = |worker: usize, route: &'static str, tokens: u32| {
+        let request = MemoryRequest {
+            route: Some(route.into()),
+            ..MemoryRequest::get("/").with("x-tokens", tokens.to_string())
+        };
+        process.arrive_as(worker, &request, None)
+    };
+    let light = arrive(1, "a", 5);
+    let heavy = arrive(0, "a", 90);
+    let next = arrive(0, "a", 90);
+    for _ in 0..2 {
+        arrive(1, "b", 90);
+    }
+    process.end(light, Outcome::Completed);
+    assert_eq!(process.queued().len(), 2);
+    process.end(heavy, Outcome::Completed);
+    assert!(process.running().contains(&next));
+}
+
 #[test]
 fn no_request_overtakes_the_first_waiter() {
     let mut process = Process::new(2, &budgeted(8, 100));
