@@ -54,10 +54,10 @@ struct Elsewhere {
 }
 
 impl Stage {
-    /// Takes a slot that another worker handed to this worker, if one did. Other policies' slots may
-    /// have been the reason for the wake-up. A worker that handed over free slots of these, too,
-    /// whose waiters elsewhere lack tokens, would be woken for the same reason by the workers that
-    /// it wakes, and so on.
+    /// Takes a slot that another worker handed to this worker. The wake-up may be for slots of
+    /// other policies only. A worker that then gave out free slots of this policy, too, whose
+    /// waiters elsewhere lack tokens, would be woken for the same reason by the workers that it
+    /// wakes, and so on.
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
