@@ -67,8 +67,9 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        match self.ledger.answer_wake(host)? {
-            Some(since) => self.take_slots(host, now, Some(since), actions),
+        self.handed_over = self.ledger.answer_wake(host)?;
+        match self.handed_over {
+            Some(_) => self.take_slots(host, now, actions),
             None => Ok(()),
         }
     }
@@ -83,18 +84,16 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let handed_over = self.ledger.answer_wake(host)?;
-        self.take_slots(host, now, handed_over, actions)
+        self.handed_over = self.ledger.answer_wake(host)?;
+        self.take_slots(host, now, actions)
     }
 
     fn take_slots(
         &mut self,
         host: &impl Host,
         now: Instant,
-        handed_over: Option<Instant>,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        self.handed_over = handed_over;
         let done = self.dispatch(host, now, actions);
         self.handed_over = None;
         done

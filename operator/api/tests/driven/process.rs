@@ -360,31 +360,27 @@ impl<'a> Process<'a> {
         if rng.chance(0.3) {
             inbound.body_follows(filter);
         }
-        let mut at = At::Backend;
-        match decision {
-            Decision::PassBy => {}
-            Decision::Forward(ticket) => self.check_limit(worker, ticket.policy),
-            Decision::Hold(_) => at = At::Held,
-            Decision::Refuse(refusal) => {
-                let reply = refuse(&mut self.workers[worker], &stream, &refusal);
-                if reply.is_some() {
-                    let mut request = Request {
-                        worker,
-                        stream,
-                        inbound,
-                        at,
-                    };
-                    self.replied(&mut request);
-                    return self.act(worker);
-                }
-            }
-        }
-        let request = Request {
+        let at = match decision {
+            Decision::Hold(_) => At::Held,
+            _ => At::Backend,
+        };
+        let mut request = Request {
             worker,
             stream,
             inbound,
             at,
         };
+        match decision {
+            Decision::PassBy | Decision::Hold(_) => {}
+            Decision::Forward(ticket) => self.check_limit(worker, ticket.policy),
+            Decision::Refuse(refusal) => {
+                let filter = &mut self.workers[worker];
+                if refuse(filter, &request.stream, &refusal).is_some() {
+                    self.replied(&mut request);
+                    return self.act(worker);
+                }
+            }
+        }
         self.requests.insert(id, request);
         self.act(worker);
     }
